@@ -13,12 +13,12 @@ import hashlib
 import json
 import operator
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
-from ddp_invariants.cases.layers import PASSING, Layer, Model
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
     BetweenSteps,
     Data,
@@ -51,6 +51,10 @@ class Situation:
     """
 
     kind: str
+    in_whole_steps: ClassVar[bool] = False
+    """Whether an implementation that trains whole steps by itself can be put into the situation."""
+    in_earlier_run: ClassVar[bool] = True
+    """Whether a run that saves a state for another number of ranks is in the situation, too."""
 
     def check(self, case: "TrainingCase") -> None:
         """Insist that the situation can happen in a case.
@@ -67,6 +71,20 @@ class Situation:
     def simpler(self) -> Iterator["Situation"]:
         """Yield situations of the same kind that are one step simpler."""
         yield from ()
+
+    def without_layer(self, index: int) -> "Situation | None":
+        """Return the situation once a layer of the model is taken out; None where it is over then."""
+        del index
+        return self
+
+    def in_one_backward(self) -> "Situation | None":
+        """Return the situation in a case of one backward per step; None where there is none."""
+        return self
+
+    def at(self, case: "TrainingCase", step: int) -> "TrainingCase":
+        """Return the case with the model and the optimizer as the situation leaves them at a step."""
+        del step
+        return case
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Situation":
@@ -142,27 +160,6 @@ class TrainingCase:
             fractions.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
         zero_grad: What happens to gradients before each backward.
-        poison: A value that is not finite, or None.
-        perturbation: Of the timing of collectives.
-        injected_failure: What goes wrong on purpose, or None.
-        no_sync: How the micro-steps but the last go without communication: each in a `plain`
-            no_sync, or with a `nested` one entered and left before its backward; or an `error` of
-            the user's own leaves a no_sync before the last one.
-        unused: Layers that some forwards pass by; something with elements is trained in every one.
-        crossed: The rank whose `branches` are computed in the other order, so that their gradients,
-            of equal shape, become ready in another order than on the other ranks; None for none. No
-            number changes.
-        passes: How the forwards and backwards of a step's micro-steps follow one another: in turn
-            (`alternate`), all forwards and one backward of their summed losses (`joint`), or one
-            forward on the first batch, through which every backward goes again (`retained`). The
-            latter two know no `no_sync`.
-        between_steps: What the program does between steps, in this order before one and the same.
-        exhausted: Ranks that have batches for some of the steps only. They train under the
-            implementation's own way to bear it, which they are the first to leave; the others go
-            on.
-        saved_by: How many ranks, the first of all processes, trained before and saved what is
-            trained: it is loaded, with its optimizer, by the ranks of this run before their first
-            step. None where nobody did.
         situations: What else happens in the run, at most one of each kind, in the order in which
             the kinds are registered (`ddp_invariants.situations`).
         rounds: How often the whole run is repeated in the same processes; the evidence is the last
@@ -185,16 +182,6 @@ class TrainingCase:
     values: Values = "integer"
     log2_scale: int = 0
     zero_grad: ZeroGrad = "set_to_none"
-    poison: Poison | None = None
-    perturbation: Perturbation = Perturbation()
-    injected_failure: InjectedFailure | None = None
-    no_sync: NoSync = "plain"
-    unused: tuple[Unused, ...] = ()
-    crossed: int | None = None
-    passes: Passes = "alternate"
-    between_steps: tuple[BetweenSteps, ...] = ()
-    exhausted: tuple[Exhausted, ...] = ()
-    saved_by: int | None = None
     situations: tuple[Situation, ...] = ()
     rounds: int = 1
     seed: int = 0
@@ -207,12 +194,6 @@ class TrainingCase:
         between("steps", self.steps, 1, 1000)
         between("accumulation", self.accumulation, 1, 64)
         one_of("loss", self.loss, Loss)
-        require(
-            self.poison is None or self.accumulation == 1,
-            "accumulation",
-            self.accumulation,
-            "1 where there is poison",
-        )
         between("log2_scale", self.log2_scale, -30, 30)
         between("seed", self.seed, 0, 2**31 - 1)
         require(
@@ -224,13 +205,6 @@ class TrainingCase:
         one_of("init", self.init, Init)
         one_of("values", self.values, Values)
         one_of("zero_grad", self.zero_grad, ZeroGrad)
-        one_of("no_sync", self.no_sync, NoSync)
-        require(
-            self.no_sync == "plain" or self.accumulation > 1,
-            "no_sync",
-            self.no_sync,
-            "'plain' where a step has one backward",
-        )
         least = self.world_size if self.data.drop_last else 1
         require(
             self.data.samples >= least,
@@ -238,84 +212,7 @@ class TrainingCase:
             self.data.samples,
             f"at least {least}: no rank has a batch",
         )
-        if self.poison is not None:
-            between("poison.rank", self.poison.rank, 0, self.world_size - 1)
-            between("poison.step", self.poison.step, 0, self.steps - 1)
-            require(
-                not any(layer.complex for layer in self.model.layers),
-                "poison",
-                self.poison,
-                "null where a layer is complex: which part is no number then, nothing fixes",
-            )
         between("rounds", self.rounds, 1, 100)
-        between("perturbation.rank", self.perturbation.rank, 0, self.world_size - 1)
-        if self.injected_failure is not None:
-            between("mishap.rank", self.injected_failure.rank, 0, self.world_size - 1)
-            between("mishap.step", self.injected_failure.step, 0, self.steps - 1)
-            require(
-                self.injected_failure.kind == "death" or self.zero_grad != "never",
-                "zero_grad",
-                self.zero_grad,
-                "another where a step is run again: what the first attempt left must be cleared",
-            )
-            require(
-                self.injected_failure.kind != "death" or self.perturbation.kind == "none",
-                "perturbation.kind",
-                self.perturbation.kind,
-                "'none' where a rank dies: what is withheld then is the harness's own trouble",
-            )
-            require(
-                self.injected_failure.kind != "death" or self.injected_failure.step > 0,
-                "mishap.step",
-                self.injected_failure.step,
-                "from 1 where a rank dies",
-            )
-            require(
-                self.injected_failure.kind != "death" or self.rounds == 1,
-                "rounds",
-                self.rounds,
-                "1 where a rank dies",
-            )
-        if self.crossed is not None:
-            between("crossed", self.crossed, 0, self.world_size - 1)
-        for index, one in enumerate(self.unused):
-            self._require_unused(f"unused[{index}]", one)
-        one_of("passes", self.passes, Passes)
-        require(
-            self.passes == "alternate" or self.accumulation > 1,
-            "passes",
-            self.passes,
-            "'alternate' where a step has one backward",
-        )
-        require(
-            self.passes == "alternate" or self.no_sync == "plain",
-            "no_sync",
-            self.no_sync,
-            "'plain' where backwards do not alternate with forwards",
-        )
-        require(
-            self.passes != "joint" or not self.model.norms_batches,
-            "passes",
-            self.passes,
-            "another where a layer is a batch_norm: autograd refuses its backward once its buffers have been written, "
-            "as they are by whoever broadcasts them when a forward starts",
-        )
-        require(
-            not self.in_parts or self.zero_grad != "never",
-            "zero_grad",
-            self.zero_grad,
-            "another where a gradient comes in parts: added to what is left they round otherwise than among themselves",
-        )
-        for index, action in enumerate(self.between_steps):
-            self._require_between_steps(f"interludes[{index}]", action)
-        if self.exhausted:
-            self._require_exhausted()
-        if self.saved_by is not None:
-            self._require_saved()
-        if any(one.freezes for one in self.between_steps):
-            for step in range(self.steps):
-                self.at(step)  # Something is trained in every one.
-
         require(
             self.optimizer.kernels != "fused" or self.fusible,
             "optimizer.way",
@@ -372,6 +269,80 @@ class TrainingCase:
         )
 
     @property
+    def poison(self) -> Poison | None:
+        """A value that is not finite, or None."""
+        found: Poison | None = self._of("poison", "poison")
+        return found
+
+    @property
+    def perturbation(self) -> Perturbation:
+        """What happens to the timing of collectives."""
+        found: Perturbation = self._of("perturbation", "perturbation", Perturbation())
+        return found
+
+    @property
+    def injected_failure(self) -> InjectedFailure | None:
+        """The failure on purpose, or None."""
+        found: InjectedFailure | None = self._of("injected failure", "failure")
+        return found
+
+    @property
+    def no_sync(self) -> NoSync:
+        """How the micro-steps but the last go without communication."""
+        found: NoSync = self._of("no_sync", "style", "plain")
+        return found
+
+    @property
+    def unused(self) -> tuple[Unused, ...]:
+        """The layers that some forwards pass by."""
+        found: tuple[Unused, ...] = self._of("unused", "layers", ())
+        return found
+
+    @property
+    def crossed(self) -> int | None:
+        """The rank whose branches are computed in the other order; None for none."""
+        found: int | None = self._of("crossed", "rank")
+        return found
+
+    @property
+    def passes(self) -> Passes:
+        """How the forwards and backwards of a step follow one another."""
+        found: Passes = self._of("passes", "order", "alternate")
+        return found
+
+    @property
+    def between_steps(self) -> tuple[BetweenSteps, ...]:
+        """What the program does between steps."""
+        found: tuple[BetweenSteps, ...] = self._of("between steps", "actions", ())
+        return found
+
+    @property
+    def exhausted(self) -> tuple[Exhausted, ...]:
+        """The ranks that have batches for some of the steps only."""
+        found: tuple[Exhausted, ...] = self._of("exhausted", "ranks", ())
+        return found
+
+    @property
+    def saved_by(self) -> int | None:
+        """How many ranks trained before and saved the state that is loaded; None where nobody did."""
+        found: int | None = self._of("resized", "saved_by")
+        return found
+
+    def with_each(
+        self, change: Callable[[Situation], Situation | None], **changes: Any
+    ) -> "TrainingCase":
+        """Return the case with every situation changed, or left out where the change gives None.
+
+        Args:
+            change: The change of a situation.
+            changes: Other fields that change at the same time.
+        """
+        changed = map(change, self.situations)
+        return replace(
+            self, situations=tuple(each for each in changed if each is not None), **changes
+        )
+
+    @property
     def penalty(self) -> bool:
         """Whether every loss has a penalty on the gradient of the outputs by the inputs."""
         return any(each.kind == "penalty" for each in self.situations)
@@ -408,44 +379,6 @@ class TrainingCase:
             for _ in range(1 + layer.twice)
         )
         return frozenset(name for name, count in uses.items() if count > 1)
-
-    def _require_exhausted(self) -> None:
-        ranks = [one.rank for one in self.exhausted]
-        for index, one in enumerate(self.exhausted):
-            between(f"exhausted[{index}].rank", one.rank, 0, self.world_size - 1)
-            between(f"exhausted[{index}].steps", one.steps, 1, self.steps - 1)
-        require(
-            len(set(ranks)) == len(ranks) < self.world_size,
-            "exhausted",
-            ranks,
-            "ranks that differ, and not all of them",
-        )
-        require(
-            self.zero_grad != "never",
-            "zero_grad",
-            self.zero_grad,
-            "another where a rank runs out of batches",
-        )
-        self.require_plain("where a rank runs out of batches", accumulation=1, between_steps=())
-        require(
-            not self.sparse,
-            "exhausted",
-            ranks,
-            "none where a gradient is sparse: who has none cannot know its indices",
-        )
-
-    def _require_saved(self) -> None:
-        assert self.saved_by is not None
-        between("saved_by", self.saved_by, 1, self.ranks_needed)
-        require(
-            not self.data.drop_last or self.data.samples >= self.saved_by,
-            "data.samples",
-            self.data.samples,
-            f"at least {self.saved_by}: a rank that saves has no batch",
-        )
-        self.require_plain(
-            "where a state is loaded that others saved", between_steps=(), exhausted=()
-        )
 
     @property
     def scalable(self) -> bool:
@@ -504,98 +437,12 @@ class TrainingCase:
         )
         return plain and not self.unused and not any(one.freezes for one in self.between_steps)
 
-    def _require_between_steps(self, where: str, one: BetweenSteps) -> None:
-        layers = self.model.layers
-        between(f"{where}.step", one.step, 1, self.steps - 1)
-        between(f"{where}.layer", one.layer, 0, len(layers) - 1)
-        require(
-            not one.clears or self.zero_grad != "never",
-            "zero_grad",
-            self.zero_grad,
-            f"another where gradients do not outlive a {one.kind}",
-        )
-        require(
-            one.kind != "assign" or all(layer.tied is None for layer in layers),
-            f"{where}.kind",
-            one.kind,
-            "another where layers are tied: what is assigned to two names is two tensors",
-        )
-        require(
-            one.kind != "copy" or not self.outside,
-            "outside",
-            self.outside,
-            "0 where a copy is taken: process groups have none",
-        )
-        require(
-            not one.freezes
-            or (
-                bool(layers[one.layer].parameters)
-                and layers[one.layer].tied is None
-                and all(layer.tied != one.layer for layer in layers)
-            ),
-            f"{where}.layer",
-            one.layer,
-            "the index of a layer with parameters of its own, which is tied to none",
-        )
-
-    def _require_unused(self, where: str, one: Unused) -> None:
-        layers, widths = self.model.layers, self.model.widths()
-        between(f"{where}.layer", one.layer, 0, len(layers) - 1)
-        require(
-            layers[one.layer].kind not in PASSING
-            and widths[one.layer] == widths[one.layer + 1]
-            and not layers[one.layer].sparse,
-            f"{where}.layer",
-            one.layer,
-            "the index of a layer with parameters, none of sparse gradient, that is as wide out as in",
-        )
-        if one.rank is not None:
-            between(f"{where}.rank", one.rank, 0, self.world_size - 1)
-        if one.step is not None:
-            between(f"{where}.step", one.step, 0, self.steps - 1)
-        if one.micro_step is not None:
-            between(f"{where}.micro_step", one.micro_step, 0, self.accumulation - 1)
-            require(
-                self.passes != "retained",
-                f"{where}.micro_step",
-                one.micro_step,
-                "null where a step has one forward",
-            )
-        for rank in range(self.world_size) if one.rank is None else (one.rank,):
-            for step in range(self.steps) if one.step is None else (one.step,):
-                for micro_step in (
-                    range(self.accumulation) if one.micro_step is None else (one.micro_step,)
-                ):
-                    require(
-                        self.model.trains(self.passed_by(rank, step, micro_step)),
-                        f"{where}.layer",
-                        one.layer,
-                        f"another, so that rank {rank} trains a parameter with elements at step {step}",
-                    )
-
     def at(self, step: int) -> "TrainingCase":
-        """The case with the model and the optimizer as they are at a step, after the interludes up to it."""
-        past = [one for one in self.between_steps if one.step <= step]
-        if not past:
-            return replace(self, between_steps=()) if self.between_steps else self
-        layers, optimizer = list(self.model.layers), self.optimizer
-        for one in past:
-            if one.freezes:
-                layers[one.layer] = replace(layers[one.layer], frozen=one.kind == "freeze")
-            if one.kind == "learning rate":
-                optimizer = replace(optimizer, log2_lr=max(optimizer.log2_lr - 2, -30))
-            if one.kind == "decay":
-                optimizer = replace(
-                    optimizer,
-                    momentum=optimizer.momentum / 2,
-                    weight_decay=optimizer.weight_decay / 2,
-                )
-        return replace(
-            self,
-            model=replace(self.model, layers=tuple(layers)),
-            optimizer=optimizer,
-            between_steps=(),
-        )
+        """Return the case with the model and the optimizer as they are at a step."""
+        case = self
+        for situation in self.situations:
+            case = situation.at(case, step)
+        return case
 
     @property
     def sometimes_frozen(self) -> frozenset[str]:
@@ -645,9 +492,7 @@ class TrainingCase:
             self,
             world_size=self.saved_by,
             outside=0,
-            saved_by=None,
-            crossed=None,
-            perturbation=Perturbation(),
+            situations=tuple(each for each in self.situations if each.in_earlier_run),
         )
 
     @property

@@ -44,11 +44,11 @@ def simpler(case: Case) -> Iterator[Case]:
 
 def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     for index in range(len(case.model.layers)):
+        left = (situation.without_layer(index) for situation in case.situations)
         yield from _tried(
             case,
             layers=without_layer(case.model.layers, index),
-            unused=unused_without(case.unused, index),
-            between_steps=interludes_without(case.between_steps, index),
+            situations=tuple(situation for situation in left if situation is not None),
         )
     yield from _fewer(case, "world_size", 2)
     yield from _fewer(case, "steps")
@@ -82,16 +82,6 @@ def _with_defaults(case: TrainingCase) -> Iterator[TrainingCase]:
         "values",
         "log2_scale",
         "zero_grad",
-        "poison",
-        "perturbation",
-        "injected_failure",
-        "no_sync",
-        "unused",
-        "crossed",
-        "passes",
-        "between_steps",
-        "exhausted",
-        "saved_by",
     ):
         if getattr(case, name) != defaults[name]:
             yield from _tried(case, **{name: defaults[name]})
@@ -107,22 +97,10 @@ def _with_plainer_parts(case: TrainingCase) -> Iterator[TrainingCase]:
     parts: dict[str, tuple[Any, Any]] = {
         "data": (case.data, Data()),
         "optimizer": (case.optimizer, Optimizer()),
-        "perturbation": (case.perturbation, Perturbation(case.perturbation.kind)),
     }
-    if case.injected_failure is not None:
-        plainest = InjectedFailure(case.injected_failure.kind)
-        parts["injected_failure"] = (case.injected_failure, plainest)
     for name, (part, plain) in parts.items():
         for simpler_part in simpler_fields(part, plain):
             yield from _tried(case, **{name: simpler_part})
-    lists: dict[str, Callable[[Any], Any]] = {
-        "unused": lambda one: Unused(one.layer),
-        "between_steps": lambda one: BetweenSteps(one.kind, min(1, one.step)),
-        "exhausted": lambda one: Exhausted(one.rank),
-    }
-    for name, plainest_of in lists.items():
-        for rest in _simpler_each(getattr(case, name), plainest_of):
-            yield from _tried(case, **{name: rest})
     for situation in case.situations:
         for plainer in situation.simpler():
             yield from _tried(case, situations=(*_without(case, situation), plainer))
@@ -133,10 +111,10 @@ def _without(case: TrainingCase, removed: Situation) -> tuple[Situation, ...]:
     return tuple(situation for situation in case.situations if situation is not removed)
 
 
-def _simpler_each(
+def simpler_each(
     found: tuple[Any, ...], plainest: Callable[[Any], Any]
 ) -> Iterator[tuple[Any, ...]]:
-    """Some plans without one of them, or with one that is simpler."""
+    """Yield some plans without one of them, or with a simpler one."""
     for index, one in enumerate(found):
         yield found[:index] + found[index + 1 :]
         for plain in simpler_fields(one, plainest(one)):
@@ -181,24 +159,6 @@ def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
         if layer.tied is None or layer.tied < index
         else replace(layer, tied=None if layer.tied == index else layer.tied - 1)
         for layer in rest
-    )
-
-
-def unused_without(unused: tuple[Unused, ...], index: int) -> tuple[Unused, ...]:
-    """What is unused when one layer is taken out."""
-    return tuple(
-        replace(one, layer=one.layer - (one.layer > index)) for one in unused if one.layer != index
-    )
-
-
-def interludes_without(
-    between_steps: tuple[BetweenSteps, ...], index: int
-) -> tuple[BetweenSteps, ...]:
-    """What happens between steps when one layer is taken out: nothing to that layer."""
-    return tuple(
-        replace(one, layer=max(one.layer - (one.layer > index), 0))
-        for one in between_steps
-        if one.layer != index or not one.freezes
     )
 
 

@@ -1,24 +1,19 @@
 """The table of capabilities: how a case contains each one, does without it, and probes it."""
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ddp_invariants.cases.case import Passes, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
 from ddp_invariants.cases.program import (
-    BetweenSteps,
-    BetweenStepsKind,
-    Data,
-    Exhausted,
-    InjectedFailure,
-    InjectedFailureKind,
     Optimizer,
-    Poison,
-    Unused,
 )
-from ddp_invariants.cases.shrink import interludes_without, unused_without, without_layer
+from ddp_invariants.cases.shrink import without_layer
 from ddp_invariants.situations import SITUATIONS
-from ddp_invariants.situations.capability import BASE, FOUR, GENTLE, Capability
+from ddp_invariants.situations.capability import BASE, FOUR, Capability
+from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.resized import Resized
 
 
 def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCase:
@@ -29,15 +24,12 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
 
 
 def _dropped(case: TrainingCase, *kinds: str) -> TrainingCase:
-    """The case without layers of some kinds."""
-    layers, unused, between_steps = case.model.layers, case.unused, case.between_steps
-    for index in reversed(range(len(layers))):
-        if layers[index].kind in kinds:
-            layers, unused = without_layer(layers, index), unused_without(unused, index)
-            between_steps = interludes_without(between_steps, index)
-    return replace(
-        case, model=replace(case.model, layers=layers), unused=unused, between_steps=between_steps
-    )
+    """Return the case without layers of some kinds."""
+    for index in reversed(range(len(case.model.layers))):
+        if case.model.layers[index].kind in kinds:
+            model = replace(case.model, layers=without_layer(case.model.layers, index))
+            case = case.with_each(operator.methodcaller("without_layer", index), model=model)
+    return case
 
 
 def _layers(
@@ -95,44 +87,8 @@ def _field(
     )
 
 
-def _injected_failure(kind: InjectedFailureKind, *situations: str) -> Capability:
-    """A capability about what goes wrong on purpose; probed in the first step, where some are wrong who refuse it later."""
-    return Capability(
-        lambda case: case.injected_failure is not None and case.injected_failure.kind == kind,
-        lambda case: replace(case, injected_failure=None),
-        replace(BASE, injected_failure=InjectedFailure(kind), steps=3),
-        frozenset(situations),
-    )
-
-
-def _passes(passes: Passes, *situations: str) -> Capability:
-    """A capability about how forwards and backwards follow one another."""
-    return Capability(
-        lambda case: case.passes == passes,
-        lambda case: replace(case, passes="alternate"),
-        replace(GENTLE, accumulation=2, passes=passes),
-        frozenset(situations),
-    )
-
-
 def _computed_once(layer: Layer) -> Layer:
     return replace(layer, checkpoint="none")
-
-
-def _between_steps(kind: BetweenStepsKind, *situations: str) -> Capability:
-    """A capability about what happens between steps."""
-    layers = (*FOUR[:2], Layer("linear", 4, frozen=kind == "unfreeze"), Layer("linear", 4))
-    probe = replace(
-        GENTLE, model=Model(4, layers), steps=3, between_steps=(BetweenSteps(kind, 1, 2),)
-    )
-    return Capability(
-        lambda case: any(one.kind == kind for one in case.between_steps),
-        lambda case: replace(
-            case, between_steps=tuple(one for one in case.between_steps if one.kind != kind)
-        ),
-        probe,
-        frozenset(situations),
-    )
 
 
 def _trained(case: TrainingCase) -> int:
@@ -157,10 +113,6 @@ def _enough(case: TrainingCase) -> TrainingCase:
     return replace(case, model=replace(case.model, layers=(*case.model.layers, *more)))
 
 
-_FORWARDS = ("forward only", "evaluation with gradients")
-"""Interludes in which a forward that autograd follows has no backward."""
-
-
 _SPARSE = frozenset({"a sparse gradient"})
 
 
@@ -175,29 +127,9 @@ _OWN: dict[str, Capability] = {
     ),
     "accumulation": Capability(
         lambda case: case.accumulation > 1,
-        lambda case: replace(
-            case,
-            accumulation=1,
-            no_sync="plain",
-            passes="alternate",
-            unused=tuple(one for one in case.unused if one.micro_step is None),
-        ),
+        lambda case: case.with_each(operator.methodcaller("in_one_backward"), accumulation=1),
         replace(BASE, accumulation=2),
         frozenset({"several micro-steps"}),
-    ),
-    "no_sync_nested": _field(
-        "no_sync",
-        "plain",
-        replace(BASE, accumulation=2, no_sync="nested"),
-        "a nested no_sync",
-        value="nested",
-    ),
-    "no_sync_error": _field(
-        "no_sync",
-        "plain",
-        replace(BASE, accumulation=2, no_sync="error"),
-        "an exception inside no_sync",
-        value="error",
     ),
     "tied": _layers(
         lambda layer: layer.tied is not None,
@@ -335,7 +267,6 @@ _OWN: dict[str, Capability] = {
     "never_zeroed": _field(
         "zero_grad", "set_to_none", replace(BASE, zero_grad="never"), "no zero_grad", value="never"
     ),
-    "nonfinite": _field("poison", None, replace(BASE, poison=Poison(1, 1)), "a NaN", "an infinity"),
     "one_rank": Capability(
         lambda case: case.world_size == 1,
         lambda case: replace(
@@ -344,10 +275,6 @@ _OWN: dict[str, Capability] = {
         replace(BASE, world_size=1),
         frozenset({"one rank"}),
     ),
-    "forward_error": _injected_failure("forward error", "an exception in forward"),
-    "backward_error": _injected_failure("backward error", "an exception in backward"),
-    "joint": _passes("joint", "all forwards before one backward"),
-    "retained": _passes("retained", "several backwards through one forward"),
     "twice": _layers(
         lambda layer: layer.twice,
         lambda layer: replace(layer, twice=False),
@@ -377,48 +304,10 @@ _OWN: dict[str, Capability] = {
         replace(
             BASE,
             accumulation=2,
-            passes="joint",
+            situations=(PassOrder("joint"),),
             bucket_cap=1,
             model=Model(4, (*FOUR, Layer("linear", 4, checkpoint="reentrant"))),
         ),
-    ),
-    "evaluation": _between_steps("evaluation", "an evaluation"),
-    "evaluation_with_gradients": _between_steps(
-        "evaluation with gradients", "an evaluation with gradients"
-    ),
-    "forward_only": _between_steps("forward only", "a forward without a backward"),
-    "forward_only_quiet": Capability(
-        lambda case: (
-            case.accumulation > 1
-            and case.passes == "alternate"
-            and any(one.kind in _FORWARDS for one in case.between_steps)
-        ),
-        lambda case: replace(
-            case,
-            between_steps=tuple(one for one in case.between_steps if one.kind not in _FORWARDS),
-        ),
-        replace(GENTLE, accumulation=2, between_steps=(BetweenSteps("forward only"),)),
-    ),
-    "learning_rate": _between_steps("learning rate", "a new learning rate"),
-    "decay": _between_steps("decay", "less momentum and weight decay"),
-    "freeze": _between_steps("freeze", "a layer frozen", "frozen for a while"),
-    "unfreeze": _between_steps("unfreeze", "a layer trained from then on"),
-    "cast": _between_steps("cast", "parameters cast and cast back"),
-    "copy": _between_steps("copy", "a deep copy"),
-    "assign": _between_steps("assign", "parameters assigned"),
-    "state": _between_steps("reload", "saved and loaded"),
-    "buffers_written": Capability(
-        lambda case: any(one.kind == "buffers" for one in case.between_steps),
-        lambda case: replace(
-            case, between_steps=tuple(one for one in case.between_steps if one.kind != "buffers")
-        ),
-        replace(
-            GENTLE,
-            model=Model(4, (*FOUR, Layer("statistics"))),
-            steps=3,
-            between_steps=(BetweenSteps("buffers"),),
-        ),
-        frozenset({"buffers written to between steps"}),
     ),
     # Last: what cannot do with these often hangs, and hangs are costly.
     "few": Capability(
@@ -428,46 +317,9 @@ _OWN: dict[str, Capability] = {
     ),
     "subgroup": Capability(
         lambda case: case.outside > 0,
-        lambda case: replace(case, outside=0, saved_by=None),
+        lambda case: replace(case.without(Resized), outside=0),
         replace(BASE, outside=1),
         frozenset({"a group without rank 0"}),
-    ),
-    "resized": _field(
-        "saved_by",
-        None,
-        replace(GENTLE, world_size=3, data=Data(samples=12, batch_size=2), saved_by=2),
-        "fewer ranks saved",
-        "more ranks saved",
-    ),
-    "join": _field(
-        "exhausted",
-        (),
-        replace(
-            GENTLE,
-            steps=3,
-            world_size=3,
-            data=Data(samples=18, batch_size=2),
-            exhausted=(Exhausted(0, 1), Exhausted(2, 2)),
-        ),
-        "a rank without batches",
-        "two ranks left at different steps",
-    ),
-    # On all ranks first: what is armed for whole backwards alone says so in the next, where on one
-    # rank it would hang.
-    "unused": _field(
-        "unused",
-        (),
-        replace(BASE, steps=3, unused=(Unused(1, step=0), Unused(2, rank=1, step=1))),
-        "unused on all ranks",
-        "unused on some ranks",
-        "used at one step and not at another",
-        "used in some micro-steps alone",
-    ),
-    "crossed": _field(
-        "crossed",
-        None,
-        replace(BASE, model=Model(4, (*FOUR, Layer("branches"))), steps=3, bucket_cap=1, crossed=1),
-        "gradients ready in another order on one rank",
     ),
 }
 """Capabilities that are about the model, the optimizer and the other fields of a case."""

@@ -168,12 +168,5 @@ def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
         bucket_cap=None,
         accumulation=1,
         zero_grad="set_to_none",
-        unused=(),
-        crossed=None,
-        no_sync="plain",
-        passes="alternate",
-        between_steps=(),
-        exhausted=(),
-        saved_by=None,
-        situations=(),
+        situations=tuple(each for each in case.situations if each.in_whole_steps),
     )

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.layers import Model
-from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants.compare import number, outside, parted
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -25,6 +24,11 @@ from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.timing import Disturbed
 
 _SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
 _ONE_BACKWARD = lacks("one backward per step", "accumulation")
@@ -742,16 +746,8 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
             "batch norms normalize each rank's micro-step by itself, not the global batch as a "
             "whole"
         )
-    plain = replace(
-        case,
-        world_size=1,
-        accumulation=1,
-        no_sync="plain",
-        passes="alternate",
-        crossed=None,
-        perturbation=Perturbation(),
-        injected_failure=None,
-    )
+    alone = case.without(NoSyncStyle, PassOrder, Crossed, Disturbed, Failing)
+    plain = replace(alone, world_size=1, accumulation=1)
     for step in view.steps("reduced"):
         parts = [view.batch(number) for number in view.micro_steps(step)]
         if len({part.inputs_WBI.shape for part in parts}) > 1 or (

@@ -17,6 +17,7 @@ from ddp_invariants.records.verdict import Failure, Inconclusive, Violation, vio
 from ddp_invariants.search import messages
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.search.runner import Runner
+from ddp_invariants.situations.timing import Disturbed
 
 FAR_BEHIND = 50
 """Milliseconds a rank is late by, so that timing shows in every run."""
@@ -179,7 +180,7 @@ def _surer(case: Case) -> Iterator[TrainingCase]:
         *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)),
     )
     yield from (
-        replace(case, perturbation=timing) for timing in timings if timing != case.perturbation
+        case.with_situation(Disturbed(timing)) for timing in timings if timing != case.perturbation
     )
 
 

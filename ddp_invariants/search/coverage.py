@@ -74,16 +74,8 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "optimizer": case.optimizer.kind,
         "steps": str(case.steps),
         "accumulation": str(case.accumulation),
-        "timing": case.perturbation.kind,
         "gradients": case.zero_grad,
-        "passes": f"{case.passes}, with a penalty" if case.penalty else case.passes,
         "values": case.values,
-        "injected_failure": case.injected_failure.kind
-        if case.injected_failure is not None
-        else "none",
-        "between steps": {action.kind for action in case.between_steps} or "nothing",
-        "ranks out of batches": str(len(case.exhausted)),
-        "saved by": _saved_by(case.saved_by),
     }
     for situation in SITUATIONS:
         counted |= situation.counted(case)
@@ -104,10 +96,6 @@ def _buckets(case: TrainingCase) -> str:
         for size in layer.sizes(width)
     ]
     return str(rounded(filled(trained[::-1], case.bucket_cap)))
-
-
-def _saved_by(ranks: int | None) -> str:
-    return "nobody" if ranks is None else f"{ranks} ranks"
 
 
 def _dealing(case: Case) -> dict[str, str | set[str]]:

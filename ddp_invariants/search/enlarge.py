@@ -13,6 +13,7 @@ from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaling import Scaling
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
@@ -67,16 +68,16 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
     )
     if case.scaler is not None:  # Not a factor that two ranks or a repeated step could also make.
         case = case.with_situation(Scaling(replace(case.scaler, log2_growth=2)))
-    return replace(
+    larger = replace(
         case,
         world_size=case.world_size + ranks,
         steps=case.steps + 2 * ranks,
         model=Model(case.model.inputs * widths, layers),
         values="real",
         bucket_cap=None if case.bucket_cap is None else case.bucket_cap * cap,
-        saved_by=2
-        if ranks and case.saved_by is not None
-        else case.saved_by,  # More than one, fewer than all.
         data=replace(case.data, samples=max(case.data.samples, _SAMPLES)),
         seed=(case.seed + number) % 2**31,
     )
+    if ranks and case.saved_by is not None:  # More than one, less than all.
+        larger = larger.with_situation(Resized(2))
+    return larger

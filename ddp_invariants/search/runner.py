@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_invariants.cases.case import Case, TrainingCase, case_id
-from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.processes.pool import Pool
@@ -15,6 +14,8 @@ from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding, Violation
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.timing import Disturbed
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -128,7 +129,7 @@ class Runner:
         repeats = rule in ALL_RULES and ALL_RULES[rule].repeats_undisturbed(case)
         if not repeats or evidence.incident is not None:
             return evidence
-        undisturbed = replace(case, perturbation=Perturbation(), injected_failure=None)
+        undisturbed = case.without(Disturbed, Failing)
         plain = self.pool.train(undisturbed, ddp, fresh=fresh, observed=observed, patience=patience)
         return replace(evidence, unperturbed=plain)
 

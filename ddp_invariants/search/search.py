@@ -30,6 +30,7 @@ from ddp_invariants.records.verdict import (
 )
 from ddp_invariants.search import messages
 from ddp_invariants.search.runner import Runner
+from ddp_invariants.situations.poison import Poisoned
 
 SHRINK_RUNS = 300
 """Cases that a property runs after its first failure, to shrink it. Runs that hang count for many."""
@@ -66,7 +67,7 @@ def _shared(case: Case, scope: Scope) -> Iterator[Case]:
         )
         yield shared
         if case.accumulation == 1 and scope.has("nonfinite"):
-            yield replace(shared, log2_scale=0, poison=Poison(0, 0))
+            yield replace(shared, log2_scale=0).with_situation(Poisoned(Poison(0, 0)))
 
 
 class Search:

@@ -30,9 +30,19 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import PERTURBATIONS, Draws, ShardDraws
 from ddp_invariants.search.models import models, without_batch_norm
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.uneven import UnevenInputs
+from ddp_invariants.situations.unused import UnusedLayers
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 """Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""
@@ -334,27 +344,20 @@ def training_cases(
         values=draw(st.sampled_from(("integer", "real"))),
         log2_scale=draw(st.sampled_from((0, 0, 0, 8, -8))),
         zero_grad=zero_grad,
-        poison=poison,
-        perturbation=_in_time(
-            Perturbation(
-                draw(st.sampled_from(perturbed)),
-                draw(st.sampled_from(("finite", "finite", "nan"))),
-                draw(_SMALL) % world_size,
-                draw(st.sampled_from((1, 1, 2, 20))),
-            )
-        ),
-        injected_failure=injected_failure,
-        no_sync=no_sync if poison is None else "plain",
-        unused=passed,
-        crossed=other,
-        passes=ways,
-        between_steps=between,
-        exhausted=exhausted,
-        saved_by=saved_by,
         situations=tuple(
             situation
             for situation in (
+                None if poison is None else Poisoned(poison),
+                _disturbed(draw, perturbed, world_size),
+                None if injected_failure is None else Failing(injected_failure),
+                None if no_sync == "plain" or poison is not None else NoSyncStyle(no_sync),
+                UnusedLayers(passed) if passed else None,
+                None if other is None else Crossed(other),
+                None if ways == "alternate" else PassOrder(ways),
                 Penalty() if penalty else None,
+                Actions(between) if between else None,
+                UnevenInputs(exhausted) if exhausted else None,
+                None if saved_by is None else Resized(saved_by),
                 None if zero_grad == "never" or model.layers[0].sparse else clip,
                 Autocast.drawn(draw, autocast, model) if autocast else None,
             )
@@ -366,6 +369,21 @@ def training_cases(
     kernels = optimizer.kernels if optimizer.kernels != "fused" or case.fusible else "default"
     case = replace(case, optimizer=replace(optimizer, kernels=kernels))
     return scope.fit(case if scaler is None else scaler.fitted(case))
+
+
+def _disturbed(
+    draw: st.DrawFn, perturbed: tuple[PerturbationKind, ...], world_size: int
+) -> Disturbed | None:
+    """Draw the timing of collectives; None for the usual timing."""
+    perturbation = _in_time(
+        Perturbation(
+            draw(st.sampled_from(perturbed)),
+            draw(st.sampled_from(("finite", "finite", "nan"))),
+            draw(_SMALL) % world_size,
+            draw(st.sampled_from((1, 1, 2, 20))),
+        )
+    )
+    return None if perturbation == Perturbation() else Disturbed(perturbation)
 
 
 def _in_time(plan: Perturbation) -> Perturbation:

@@ -12,22 +12,38 @@ from typing import Any
 from ddp_invariants.cases.case import KINDS, Case, ShardCase, Situation, TrainingCase, register
 from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import (
-    BetweenSteps,
-    Data,
-    Exhausted,
-    InjectedFailure,
-    Optimizer,
-    Perturbation,
-    Poison,
-    Unused,
-)
+from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.uneven import UnevenInputs
+from ddp_invariants.situations.unused import UnusedLayers
 
-SITUATIONS: tuple[type[Situation], ...] = (Penalty, Clipping, Scaling, Autocast)
+SITUATIONS: tuple[type[Situation], ...] = (
+    Poisoned,
+    Disturbed,
+    Failing,
+    NoSyncStyle,
+    UnusedLayers,
+    Crossed,
+    PassOrder,
+    Penalty,
+    Actions,
+    UnevenInputs,
+    Resized,
+    Clipping,
+    Scaling,
+    Autocast,
+)
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 
 register(*SITUATIONS)
@@ -46,20 +62,12 @@ def from_plain(plain: dict[str, Any]) -> Case:
             **{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])}
         )
     layers = tuple(Layer(**layer) for layer in plain["model"]["layers"])
-    poison = plain["poison"] and Poison(**plain["poison"])
-    injected_failure = plain["injected_failure"] and InjectedFailure(**plain["injected_failure"])
     return TrainingCase(
         **{
             **plain,
             "model": Model(plain["model"]["inputs"], layers),
             "data": Data(**plain["data"]),
-            "unused": tuple(Unused(**one) for one in plain["unused"]),
-            "between_steps": tuple(BetweenSteps(**one) for one in plain["between_steps"]),
-            "exhausted": tuple(Exhausted(**one) for one in plain["exhausted"]),
             "optimizer": Optimizer(**plain["optimizer"]),
-            "poison": poison,
-            "injected_failure": injected_failure,
-            "perturbation": Perturbation(**plain["perturbation"]),
             "situations": tuple(_situation(one) for one in plain["situations"]),
         }
     )

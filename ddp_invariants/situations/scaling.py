@@ -12,6 +12,7 @@ from ddp_invariants.cases.fields import STRICT, require
 from ddp_invariants.cases.program import LossScale, Poison
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.poison import Poisoned
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ class Scaling(Situation):
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to work with a loss scaler."""
         situation = cls(LossScale(4, unscaled=True))
-        probe = replace(GENTLE, steps=3, poison=Poison(1, 1, "inf"), situations=(situation,))
+        overflow = Poisoned(Poison(1, 1, "inf"))
+        probe = replace(GENTLE, steps=3, situations=(overflow, situation))
         return {
             "scaler": of_situation(
                 cls,

@@ -28,6 +28,7 @@ from ddp_invariants.export.script import (
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.upgrades.comparison import Difference, steady
 from ddp_invariants.upgrades.gate import Gated
 
@@ -192,7 +193,7 @@ def _of_training(
     declared, source = declare(Declarations, described["declares"]), described["source"]
     # The names in a saved state are the wrapper's, both between steps and right after wrapping.
     if shows == ("saved",):
-        case = replace(case, between_steps=())
+        case = case.without(Actions)
     reason = beyond(case, declared, source, ddp)
     calls = reason or called(pool, case, case, ddp, declared, source)
     if isinstance(calls, str):

@@ -4,7 +4,6 @@ A command measures the whole catalogue.
 """
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from ddp_invariants.records.verdict import Inconclusive, Violation, violation_cl
 from ddp_invariants.search import search as searches
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.search.trial import Trial
+from ddp_invariants.situations.between_steps import Actions
 
 FAULTS = [fault for fault in all_entries() if fault.is_fault]
 _RARELY = ("ReadyCountersSurvive", "TakesAPartForTheWhole", "QueuedByTheFirstGradient")
@@ -213,7 +213,7 @@ def test_what_a_program_writes_into_buffers_must_not_be_lost(pool: Pool) -> None
 
     Right wrappers keep the values that the program wrote.
     """
-    case = replace(NORMED, between_steps=(BetweenSteps("buffers", 1),))
+    case = NORMED.with_situation(Actions((BetweenSteps("buffers", 1),)))
     lost = judge(pool.train(case, Ddp("ddp_invariants.faults.buffers:LosesWhatIsWritten")))[
         "BUF-2"
     ].failure

@@ -40,6 +40,7 @@ from ddp_invariants.records.evidence import (
     TrainingEvidence,
 )
 from ddp_invariants.report import upgrade
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.upgrades import baseline, comparison, gate
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, described
@@ -88,7 +89,7 @@ def test_every_class_of_difference_is_told() -> None:
         names(old, altered(old, 1, "wrapped", 0, FACTOR, lambda values: values + 1))[-1]
         == "number: initialisation"
     )
-    saved = right(replace(CASE, between_steps=(BetweenSteps("reload"),)))
+    saved = right(CASE.with_situation(Actions((BetweenSteps("reload"),))))
     prefixed = replace(
         saved,
         ranks=tuple(

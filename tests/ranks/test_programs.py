@@ -28,6 +28,11 @@ from ddp_invariants.records.evidence import Moment, TrainingEvidence
 from ddp_invariants.records.verdict import Inconclusive, NotJudged
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.trial import Options, Trial
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.resized import Resized
+from ddp_invariants.situations.uneven import UnevenInputs
 
 FACTOR, FROZEN = "layers.4.factor", "layers.1.factor"
 SCALE, FROZEN_SCALE = 4, 1
@@ -43,7 +48,7 @@ DRAWN = settings(
 
 def between(*between_steps: BetweenSteps, **changes: object) -> TrainingCase:
     """Return the handmade case with actions between its steps."""
-    return replace(CASE, between_steps=between_steps, **changes)  # type: ignore[arg-type]  # case checks
+    return replace(CASE, **changes).with_situation(Actions(between_steps))  # type: ignore[arg-type]  # checked by the case
 
 
 @pytest.mark.parametrize(
@@ -154,7 +159,7 @@ BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Traini
     (
         "GRAD-13",
         "with all forwards before one backward the gradient is not",
-        replace(CASE, accumulation=2, passes="joint"),
+        replace(CASE, accumulation=2).with_situation(PassOrder("joint")),
         lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
     ),
     (
@@ -226,20 +231,13 @@ def test_a_rate_that_stays_is_told() -> None:
 @pytest.mark.parametrize("passes", ["joint", "retained"])
 def test_right_evidence_of_other_passes_breaches_no_rule(passes: str) -> None:
     """Right evidence violates no rule, whatever the order of a step's passes."""
-    findings = judge(
-        right(
-            replace(CASE, accumulation=2, passes=passes)  # type: ignore[arg-type]  # case checks
-        )
-    )
-    assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
+    findings = judge(right(replace(CASE, accumulation=2).with_situation(PassOrder(passes))))  # type: ignore[arg-type]  # checked by the case
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
     assert PASSES[passes] in findings["GRAD-13"].met
 
 
-UNEVEN = replace(
-    CASE,
-    world_size=3,
-    data=Data(samples=6, batch_size=1),
-    exhausted=(Exhausted(0, 1), Exhausted(2, 2)),
+UNEVEN = replace(CASE, world_size=3, data=Data(samples=6, batch_size=1)).with_situation(
+    UnevenInputs((Exhausted(0, 1), Exhausted(2, 2)))
 )
 
 
@@ -299,10 +297,8 @@ def of_all_parameters(
 def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
     """Right evidence of ranks that load a state saved by more or fewer ranks violates no rule."""
     for saved_by, met in ((1, "fewer ranks saved"), (3, "more ranks saved")):
-        findings = judge(right(replace(CASE, saved_by=saved_by, outside=1)))
-        assert {
-            name: finding.failure for name, finding in findings.items() if finding.failure
-        } == {}
+        findings = judge(right(replace(CASE, outside=1).with_situation(Resized(saved_by))))
+        assert {name: found.failure for name, found in findings.items() if found.failure} == {}
         assert met in findings["STATE-2"].met
 
 
@@ -327,7 +323,7 @@ def test_a_state_of_another_number_of_ranks_is_judged(
     fact: str, alter: Callable[[TrainingEvidence], TrainingEvidence]
 ) -> None:
     """A state saved by another number of ranks is judged at loading and in every later step."""
-    failure = judge(alter(right(replace(CASE, saved_by=1))))["STATE-2"].failure
+    failure = judge(alter(right(CASE.with_situation(Resized(1)))))["STATE-2"].failure
     assert failure is not None
     assert failure.rule == "STATE-2"
     assert fact in failure.fact
@@ -335,7 +331,7 @@ def test_a_state_of_another_number_of_ranks_is_judged(
 
 def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
     """STATE-1 reports wrong names in a saved state, and STATE-2 then judges nothing."""
-    evidence = right(replace(CASE, saved_by=1))
+    evidence = right(CASE.with_situation(Resized(1)))
     findings = judge(
         replace(evidence, ranks=tuple(replace(rank, saved=[["x"]]) for rank in evidence.ranks))
     )
@@ -347,21 +343,23 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: replace(CASE, saved_by=3), "saved_by is 3, expected an integer from 1 to 2"),
+        (lambda: CASE.with_situation(Resized(3)), "saved_by is 3, expected an integer from 1 to 2"),
         (
-            lambda: between(BetweenSteps("evaluation"), saved_by=1),
-            "interludes is .*, expected .* where a state is loaded that others",
+            lambda: between(BetweenSteps("evaluation")).with_situation(Resized(1)),
+            "between_steps is .*, expected .* where a state is loaded that others",
         ),
         (
-            lambda: replace(UNEVEN, exhausted=(Exhausted(0, 3),)),
+            lambda: UNEVEN.with_situation(UnevenInputs((Exhausted(0, 3),))),
             r"exhausted\[0\].steps is 3, expected an integer from 1 to 2",
         ),
         (
-            lambda: replace(UNEVEN, exhausted=(Exhausted(3, 1),)),
+            lambda: UNEVEN.with_situation(UnevenInputs((Exhausted(3, 1),))),
             r"exhausted\[0\].rank is 3, expected an integer from 0 to 2",
         ),
         (
-            lambda: replace(UNEVEN, exhausted=tuple(Exhausted(rank) for rank in range(3))),
+            lambda: UNEVEN.with_situation(
+                UnevenInputs(tuple(Exhausted(rank) for rank in range(3)))
+            ),
             "ranks that differ, and not all of them",
         ),
         (
@@ -397,11 +395,13 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
             "kind is 'sleep', expected one of 'evaluation'",
         ),
         (
-            lambda: replace(CASE, passes="joint"),
+            lambda: CASE.with_situation(PassOrder("joint")),
             "passes is 'joint', expected 'alternate' where a step has one backward",
         ),
         (
-            lambda: replace(CASE, passes="joint", accumulation=2, no_sync="nested"),
+            lambda: replace(CASE, accumulation=2).with_situation(
+                PassOrder("joint"), NoSyncStyle("nested")
+            ),
             "no_sync is 'nested', expected 'plain'",
         ),
         (
@@ -415,7 +415,9 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         (lambda: Layer("statistics", checkpoint="plain"), "checkpoint is 'plain', expected 'none'"),
         (
             lambda: TrainingCase(
-                Model(1, (Layer("linear"),)), steps=2, between_steps=(BetweenSteps("freeze"),)
+                Model(1, (Layer("linear"),)),
+                steps=2,
+                situations=(Actions((BetweenSteps("freeze"),)),),
             ),
             "at least one trainable",
         ),

@@ -19,6 +19,9 @@ from ddp_invariants.cases.program import (
 from ddp_invariants.errors import ExportError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.timing import Disturbed
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.comparison import Difference
 from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
@@ -33,7 +36,6 @@ RICH = replace(
     data=Data(samples=8),
     bucket_cap=64,
     optimizer=Optimizer("adamw"),
-    injected_failure=None,
     model=Model(
         4, (Layer("linear", 4, bias=True, layout="strided"), Layer("statistics"), Layer("scale"))
     ),
@@ -116,12 +118,12 @@ def script_of(
         ),
         (
             "discrete: names in a saved state",
-            replace(SMALLEST, steps=2, between_steps=(BetweenSteps("reload"),)),
+            replace(SMALLEST, steps=2).with_situation(Actions((BetweenSteps("reload"),))),
             [r"rank 0: names in its state: \['module\.layers\.0\.weight'\]"],
         ),
         (
             "rule: LIVE-2",
-            replace(SMALLEST, injected_failure=InjectedFailure("backward error")),
+            SMALLEST.with_situation(Failing(InjectedFailure("backward error"))),
             ["rank 0: step 0: the user's own exception reaches the user"],
         ),
         (
@@ -225,12 +227,12 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
         ("discrete: capability bucketing", None, "it is seen by comparing several runs"),
         (
             "number: forward",
-            replace(SMALLEST, steps=2, between_steps=(BetweenSteps("cast"),)),
+            replace(SMALLEST, steps=2).with_situation(Actions((BetweenSteps("cast"),))),
             "something happens between steps",
         ),
         (
             "number: forward",
-            replace(SMALLEST, perturbation=Perturbation("withheld")),
+            SMALLEST.with_situation(Disturbed(Perturbation("withheld"))),
             "results are withheld in it",
         ),
     ],

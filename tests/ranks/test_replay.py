@@ -34,7 +34,11 @@ from ddp_invariants.report import terminal
 from ddp_invariants.search.replay import replay
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.unused import UnusedLayers
 
 ROOT = Path(__file__).parents[2]
 RIGHT = {
@@ -45,7 +49,7 @@ RIGHT = {
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 TWO_STEPS = replace(SMALLEST, steps=2, data=Data(samples=4))
 ACCUMULATED = replace(SMALLEST, accumulation=2, data=Data(samples=4))
-WITHHELD = replace(SMALLEST, perturbation=Perturbation("withheld"))
+WITHHELD = SMALLEST.with_situation(Disturbed(Perturbation("withheld")))
 CAPPED = replace(SMALLEST, bucket_cap=1, seed=1)
 RICH = TrainingCase(
     model=Model(
@@ -134,7 +138,7 @@ DDPS: list[tuple[str, str, TrainingCase, str]] = [
     ("LargeParameterSkipped", "PARAM-1", CAPPED, "step 0, after it, 'layers.0.weight'"),
     ("LeftoverBuffer", "GRAD-5", TWO_STEPS, "rank 0 of 2, step 1"),
     ("Forgets", "PARAM-3", TWO_STEPS, "step 1, when it starts"),
-    ("ScrubsNaN", "GRAD-7", replace(SMALLEST, poison=Poison(1, 0)), "expected nan"),
+    ("ScrubsNaN", "GRAD-7", SMALLEST.with_situation(Poisoned(Poison(1, 0))), "expected nan"),
     ("AveragesTheLoss", "LOSS-1", SMALLEST, "the loss is"),
     ("ReducesInTwoWays", "COMM-1", SMALLEST, "rank 1 of 2, step 0, call"),
     ("NoWait", "COMM-3", WITHHELD, "is not waited for"),
@@ -166,27 +170,31 @@ TWO_LAYERS = replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("linear")
     [
         (
             "accumulated:SendsWhatTheLastUsed",
-            replace(TWO_LAYERS, accumulation=2, unused=(Unused(1, micro_step=1),)),
+            replace(TWO_LAYERS, accumulation=2).with_situation(
+                UnusedLayers((Unused(1, micro_step=1),))
+            ),
             "step 0, 'layers.1.weight'",
         ),
         (
             "dynamic:NoneWhereUnused",
-            replace(TWO_LAYERS, unused=(Unused(1, rank=1),)),
+            TWO_LAYERS.with_situation(UnusedLayers((Unused(1, rank=1),))),
             "rank 1 of 2, step 0, 'layers.1.weight'",
         ),
         (
             "dynamic:ZeroOnceUsed",
-            replace(TWO_LAYERS, unused=(Unused(1, rank=0), Unused(1, step=1))),
+            TWO_LAYERS.with_situation(UnusedLayers((Unused(1, rank=0), Unused(1, step=1)))),
             "rank 1 of 2, step 1, 'layers.1.weight': [0.0]",
         ),
         (
             "dynamic:GhostInTheBuffer",
-            replace(TWO_LAYERS, unused=(Unused(1, rank=1, step=1),)),
+            TWO_LAYERS.with_situation(UnusedLayers((Unused(1, rank=1, step=1),))),
             "rank 0 of 2, step 1, 'layers.1.weight'",
         ),
         (
             "dynamic:FiringOrder",
-            replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("branches"))), crossed=1),
+            replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("branches")))).with_situation(
+                Crossed(1)
+            ),
             "rank 1 of 2, step 0, 'layers.1.first'",
         ),
     ],
@@ -209,8 +217,8 @@ def test_a_script_computes_what_the_case_does_on_each_rank(
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
-SCALED = replace(
-    TWO_STEPS, situations=(Scaling(LossScale(4, unscaled=True)),), poison=Poison(0, 0, "inf")
+SCALED = TWO_STEPS.with_situation(
+    Poisoned(Poison(0, 0, "inf")), Scaling(LossScale(4, unscaled=True))
 )
 
 
@@ -294,7 +302,7 @@ def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
     """
     stored = stored_violation(
         pool,
-        replace(SCALED, poison=None, steps=4, situations=(Scaling(LossScale(4, interval=1)),)),
+        replace(SCALED.without(Poisoned), steps=4, situations=(Scaling(LossScale(4, interval=1)),)),
         "PARAM-6",
         ddp="ddp_invariants.faults.scaled:unscales_by_the_first",
     )

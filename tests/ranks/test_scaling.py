@@ -28,11 +28,14 @@ from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.records.verdict import NotJudged, violation_class
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.uneven import UnevenInputs
 
 WEIGHT, SCALE, UNSCALED = "layers.0.weight", "layers.4.factor", "gradients unscaled before the step"
-SCALED = replace(
-    CASE, steps=4, situations=(Scaling(LossScale(4, interval=1)),), poison=Poison(1, 1, "inf")
+SCALED = replace(CASE, steps=4).with_situation(
+    Poisoned(Poison(1, 1, "inf")), Scaling(LossScale(4, interval=1))
 )
 """Rank 1 overflows at the second step; the scale goes from 16 to 32, 16, 32 and 64."""
 
@@ -56,7 +59,11 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(
     A skipped step does not count, neither for the momentum nor for Adam's number of steps.
     """
     poison = Poison(world_size - 1, 1, "inf")
-    evidence = right(replace(SCALED, world_size=world_size, optimizer=optimizer, poison=poison))
+    evidence = right(
+        replace(
+            SCALED.without(Poisoned), world_size=world_size, optimizer=optimizer
+        ).with_situation(Poisoned(poison))
+    )
     assert evidence.ranks[0].scales == [32.0, 16.0, 32.0, 64.0]
     findings = judge(evidence)
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
@@ -156,7 +163,7 @@ def test_what_may_overflow_or_not_is_left_to_the_ranks() -> None:
     Two gradients of 2**127 overflow if they are summed first, but not if they are divided first.
     All ranks must still decide alike.
     """
-    evidence = right(replace(SCALED, poison=None, steps=1))
+    evidence = right(replace(SCALED.without(Poisoned), steps=1))
     for rank in (0, 1):
         evidence = altered(evidence, rank, "local", 0, WEIGHT, lambda v: np.full_like(v, 2.0**127))
     assert EvidenceView(evidence).overflows(0) is None
@@ -230,11 +237,11 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
             "SGD's fused kernels have momentum",
         ),
         (
-            lambda: replace(CASE, saved_by=1, situations=(Scaling(LossScale(4)),)),
+            lambda: CASE.with_situation(Resized(1), Scaling(LossScale(4))),
             "a state is loaded that others saved",
         ),
         (
-            lambda: replace(CASE, exhausted=(Exhausted(1),), situations=(Scaling(LossScale(4)),)),
+            lambda: CASE.with_situation(UnevenInputs((Exhausted(1),)), Scaling(LossScale(4))),
             "where a rank runs out of batches",
         ),
     ],
@@ -308,16 +315,11 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
     "case",
     [
         replace(
-            SCALED,
-            world_size=1,
-            poison=Poison(0, 1),
-            situations=(*SCALED.situations, Clipping(0.5)),
-            model=Model(2, (Layer("linear", 2),)),
-        ),
+            SCALED.without(Poisoned), world_size=1, model=Model(2, (Layer("linear", 2),))
+        ).with_situation(Poisoned(Poison(0, 1)), Clipping(0.5)),
         replace(
-            SCALED,
+            SCALED.without(Poisoned),
             world_size=1,
-            poison=None,
             log2_scale=6,
             model=Model(2, (Layer("linear", 2),)),
             situations=(Scaling(LossScale(122, interval=4, log2_backoff=40)),),
@@ -382,7 +384,7 @@ def test_what_synchronises_in_the_step_is_not_asked(make_trial: TrialMaker, ddp:
 def test_an_overflow_where_less_is_held_is_left_to_the_ranks() -> None:
     """If gradients travel in float16, a value above 65504 may become infinite or not."""
     evidence = everywhere(
-        right(replace(SCALED, poison=None, steps=1)),
+        right(replace(SCALED.without(Poisoned), steps=1)),
         "local",
         0,
         WEIGHT,

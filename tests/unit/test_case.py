@@ -30,6 +30,11 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records import reading
 from ddp_invariants.search.strategies import cases_for, shard_cases, training_cases
 from ddp_invariants.situations import from_plain
+from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.unused import UnusedLayers
 
 NARROWING = Model(2, (Layer("linear", 2), Layer("linear", 1)))
 SIMPLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
@@ -88,7 +93,7 @@ def test_batches_are_equal_in_size_on_all_ranks_and_at_every_step(case: Training
 def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
     """A field that an old file lacks has its default."""
     plain = json.loads(to_json(SIMPLEST))
-    for name in ("unused", "crossed", "no_sync"):
+    for name in ("situations", "bucket_cap", "rounds"):
         del plain[name]
     path = tmp_path / "old.json"
     path.write_text(json.dumps(plain))
@@ -100,7 +105,7 @@ def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:
     case = TrainingCase(
         Model(2, (Layer("linear", 2),) * 3),
         accumulation=2,
-        unused=(Unused(1, micro_step=1), Unused(2)),
+        situations=(UnusedLayers((Unused(1, micro_step=1), Unused(2))),),
     )
     assert [sorted(case.passed_by(0, 0, micro_step)) for micro_step in (0, 1)] == [[2], [1, 2]]
     assert case.never_used(0, 0) == {2}
@@ -109,7 +114,9 @@ def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:
 def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
     """None stands for every rank or step; removing a layer keeps the others' unused entries."""
     case = TrainingCase(
-        Model(2, (Layer("linear", 2),) * 3), steps=2, unused=(Unused(1, step=1), Unused(2, rank=0))
+        Model(2, (Layer("linear", 2),) * 3),
+        steps=2,
+        situations=(UnusedLayers((Unused(1, step=1), Unused(2, rank=0))),),
     )
     assert [[sorted(case.passed_by(rank, step, 0)) for rank in (0, 1)] for step in (0, 1)] == [
         [[2], []],
@@ -117,9 +124,13 @@ def test_what_is_passed_by_is_said_by_rank_and_step() -> None:
     ]
     assert case.model.used(frozenset({1})) == {"layers.0.weight", "layers.2.weight"}
     assert any(
-        candidate
-        == replace(case, model=Model(2, (Layer("linear", 2),) * 2), unused=(Unused(1, rank=0),))
-        for candidate in simpler(case)
+        one
+        == replace(
+            case,
+            model=Model(2, (Layer("linear", 2),) * 2),
+            situations=(UnusedLayers((Unused(1, rank=0),)),),
+        )
+        for one in simpler(case)
     )
 
 
@@ -205,7 +216,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
             "data.samples is 1, expected at",
         ),
         (
-            lambda: TrainingCase(model=SIMPLEST.model, poison=Poison(2, 0)),
+            lambda: TrainingCase(model=SIMPLEST.model, situations=(Poisoned(Poison(2, 0)),)),
             "poison.rank is 2, expected an integer from 0 to 1",
         ),
         (lambda: TrainingCase(model=SIMPLEST.model, bucket_cap=0), "bucket_cap is 0"),
@@ -240,8 +251,8 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         ),
         (
             lambda: replace(
-                SIMPLEST, model=Model(4, (Layer("batch_norm"),)), accumulation=2, passes="joint"
-            ),
+                SIMPLEST, model=Model(4, (Layer("batch_norm"),)), accumulation=2
+            ).with_situation(PassOrder("joint")),
             "passes is 'joint', expected another where a layer is a batch_norm",
         ),
         (
@@ -250,8 +261,8 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         ),
         (
             lambda: replace(
-                SIMPLEST, model=Model(1, (Layer("linear", dtype="complex64"),)), poison=Poison(0, 0)
-            ),
+                SIMPLEST, model=Model(1, (Layer("linear", dtype="complex64"),))
+            ).with_situation(Poisoned(Poison(0, 0))),
             "null where a layer is complex",
         ),
         (
@@ -291,27 +302,29 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
             "an embedding whose gradient is dense",
         ),
         (
-            lambda: TrainingCase(model=NARROWING, unused=(Unused(1),)),
+            lambda: TrainingCase(model=NARROWING, situations=(UnusedLayers((Unused(1),)),)),
             r"unused\[0\].layer is 1, expected the index of a layer with",
         ),
         (
-            lambda: TrainingCase(model=NARROWING, unused=(Unused(0, 2),)),
+            lambda: TrainingCase(model=NARROWING, situations=(UnusedLayers((Unused(0, 2),)),)),
             r"unused\[0\].rank is 2, expected an integer from 0 to 1",
         ),
         (
-            lambda: TrainingCase(model=NARROWING, unused=(Unused(0, micro_step=1),)),
+            lambda: TrainingCase(
+                model=NARROWING, situations=(UnusedLayers((Unused(0, micro_step=1),)),)
+            ),
             r"unused\[0\].micro_step is 1, expected an",
         ),
         (
-            lambda: TrainingCase(model=SIMPLEST.model, unused=(Unused(0, 1),)),
+            lambda: TrainingCase(model=SIMPLEST.model, situations=(UnusedLayers((Unused(0, 1),)),)),
             "so that rank 1 trains a parameter with elements at",
         ),
         (
-            lambda: TrainingCase(model=SIMPLEST.model, no_sync="nested"),
+            lambda: TrainingCase(model=SIMPLEST.model, situations=(NoSyncStyle("nested"),)),
             "no_sync is 'nested', expected 'plain' where",
         ),
         (
-            lambda: TrainingCase(model=SIMPLEST.model, crossed=2),
+            lambda: TrainingCase(model=SIMPLEST.model, situations=(Crossed(2),)),
             "crossed is 2, expected an integer from 0 to 1",
         ),
         (lambda: ShardCase(epochs=()), "at least one epoch"),

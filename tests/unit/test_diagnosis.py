@@ -20,6 +20,9 @@ from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvide
 from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Cause, Failure
 from ddp_invariants.search.enlarge import telling
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.timing import Disturbed
 
 WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -237,7 +240,7 @@ def test_what_the_step_before_left_is_named() -> None:
 
 def test_a_buffer_read_too_early_is_named() -> None:
     """A gradient that holds the sentinel, divided or not, is diagnosed as read too early."""
-    evidence = right(replace(THREE, perturbation=Perturbation("withheld")))
+    evidence = right(THREE.with_situation(Disturbed(Perturbation("withheld"))))
     failure = judge(
         everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 12345.0 / 3))
     )["GRAD-2"].failure
@@ -461,7 +464,7 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
 
     No forward would have left these values. If they are lost, the diagnosis says so.
     """
-    evidence = right(replace(THREE, between_steps=(BetweenSteps("buffers", 1),)))
+    evidence = right(THREE.with_situation(Actions((BetweenSteps("buffers", 1),))))
     written = [rank.tensors["twin buffers", 1] for rank in evidence.ranks]
     evidence = replace(
         evidence,
@@ -589,7 +592,7 @@ def test_why_a_nan_did_not_arrive_is_named(
     held: Callable[[Array], Array], kind: str | None
 ) -> None:
     """A NaN that did not arrive is diagnosed as scrubbed on the way or as never reduced."""
-    evidence = right(replace(THREE, poison=Poison(0, 1)))
+    evidence = right(THREE.with_situation(Poisoned(Poison(0, 1))))
     evidence = altered(evidence, 0, "local", 1, WEIGHT, lambda v: np.full_like(v, np.nan))
     value = held(local(evidence, WEIGHT, 1)).astype(np.float32)
     nan = np.full_like(value, np.nan)

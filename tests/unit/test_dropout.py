@@ -28,7 +28,15 @@ from ddp_invariants.invariants.rng import FORWARDS, RANKS
 from ddp_invariants.oracle import balls, training
 from ddp_invariants.records.evidence import RankEvidence, Tensors, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.unused import UnusedLayers
 
 WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
 CASE = TrainingCase(model=WIDE, world_size=3, data=Data(samples=6), steps=3, accumulation=2, seed=7)
@@ -130,7 +138,7 @@ def test_it_says_who_drew_what_when() -> None:
 
 def test_what_begins_after_an_interlude_is_told_as_that() -> None:
     """The failure names the between-steps action that precedes the first repeated draw."""
-    case = replace(CASE, between_steps=(BetweenSteps("evaluation", 1),))
+    case = CASE.with_situation(Actions((BetweenSteps("evaluation", 1),)))
     failure = failure_of([[*OWN[rank][:2], *stream(42, 4)] for rank in range(3)], case)
     assert failure.perhaps == "every rank is seeded alike from step 1 on, after this: evaluation"
 
@@ -154,7 +162,9 @@ def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
 
     A draw that another rank repeats is still a failure.
     """
-    case = replace(CASE, accumulation=1, steps=4, between_steps=(BetweenSteps("reload", 2),))
+    case = replace(CASE, accumulation=1, steps=4).with_situation(
+        Actions((BetweenSteps("reload", 2),))
+    )
     assert (
         finding_of([[*stream(rank, 2), *stream(rank, 2)] for rank in range(3)], case).failure
         is None
@@ -167,7 +177,7 @@ def test_what_a_wrapper_made_anew_draws_again_is_its_affair() -> None:
 
 def test_backwards_through_one_forward_draw_once() -> None:
     """If two backwards share one forward, both micro-steps may record the same draws."""
-    case = replace(CASE, passes="retained")
+    case = CASE.with_situation(PassOrder("retained"))
     assert (
         finding_of(
             [[factors for factors in mine[:3] for _ in range(2)] for mine in OWN], case
@@ -238,25 +248,23 @@ def test_one_batch_of_all_ranks_has_all_their_draws() -> None:
 PLAIN = replace(CASE, world_size=2, accumulation=1, data=Data(samples=8, batch_size=2))
 AROUND = {
     "accumulated": CASE,
-    "nested": replace(CASE, no_sync="nested"),
-    "joint": replace(CASE, passes="joint"),
-    "retained": replace(CASE, passes="retained"),
+    "nested": CASE.with_situation(NoSyncStyle("nested")),
+    "joint": CASE.with_situation(PassOrder("joint")),
+    "retained": CASE.with_situation(PassOrder("retained")),
     "one rank": replace(PLAIN, world_size=1),
     "subgroup": replace(PLAIN, outside=1),
     "fractions": replace(PLAIN, values="real", log2_scale=8),
-    "forward error": replace(PLAIN, injected_failure=InjectedFailure("forward error", 1)),
-    "backward error": replace(PLAIN, injected_failure=InjectedFailure("backward error", 1)),
-    "withheld": replace(PLAIN, perturbation=Perturbation("withheld")),
-    "saved by others": replace(PLAIN, saved_by=1),
-    "poison": replace(PLAIN, poison=Poison(1, 1)),
-    "scaler": replace(PLAIN, situations=(Scaling(LossScale(4)),), poison=Poison(1, 1, "inf")),
+    "forward error": PLAIN.with_situation(Failing(InjectedFailure("forward error", 1))),
+    "backward error": PLAIN.with_situation(Failing(InjectedFailure("backward error", 1))),
+    "withheld": PLAIN.with_situation(Disturbed(Perturbation("withheld"))),
+    "saved by others": PLAIN.with_situation(Resized(1)),
+    "poison": PLAIN.with_situation(Poisoned(Poison(1, 1))),
+    "scaler": PLAIN.with_situation(Poisoned(Poison(1, 1, "inf")), Scaling(LossScale(4))),
     "unused": replace(
-        PLAIN,
-        model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2))),
-        unused=(Unused(3, rank=1),),
-    ),
+        PLAIN, model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2)))
+    ).with_situation(UnusedLayers((Unused(3, rank=1),))),
     **{
-        kind: replace(PLAIN, between_steps=(BetweenSteps(kind, 1),))
+        kind: PLAIN.with_situation(Actions((BetweenSteps(kind, 1),)))
         for kind in get_args(BetweenStepsKind)
     },
 }

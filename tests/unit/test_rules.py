@@ -37,6 +37,12 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Finding, Verdict
 from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.unused import UnusedLayers
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
 Alteration = Callable[[TrainingEvidence], TrainingEvidence]
@@ -353,7 +359,7 @@ def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
 
     Torch has one NaN when it casts back from bfloat16. No other action may change a NaN's bits.
     """
-    evidence = right(replace(CASE, between_steps=(BetweenSteps(kind, 2),)))
+    evidence = right(CASE.with_situation(Actions((BetweenSteps(kind, 2),))))
     evidence = everywhere(
         evidence,
         "updated",
@@ -388,7 +394,7 @@ def test_right_accumulation_breaches_no_rule() -> None:
 )
 def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
     """GRAD-8 needs a nested no_sync and an exception inside no_sync, and counts both."""
-    findings = judge(right(replace(ACCUMULATED, no_sync=no_sync)))
+    findings = judge(right(ACCUMULATED.with_situation(NoSyncStyle(no_sync))))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
     assert situation in findings["GRAD-8"].met
     assert situation in ALL_RULES["GRAD-8"].needs
@@ -415,12 +421,14 @@ def test_grad8_wants_nothing_sent_by_a_backward_inside_no_sync() -> None:
         assert (failure is not None) == sends
 
 
-UNUSED_AT = replace(CASE, steps=4, unused=(Unused(4, step=1), Unused(4, rank=1, step=2)))
+UNUSED_AT = replace(CASE, steps=4).with_situation(
+    UnusedLayers((Unused(4, step=1), Unused(4, rank=1, step=2)))
+)
 """A case whose last factor no rank uses at step 1, and only rank 0 uses at step 2."""
 
 
-IN_SOME_MICRO_STEPS = replace(
-    ACCUMULATED, unused=(Unused(4, micro_step=1), Unused(4, rank=1, micro_step=0))
+IN_SOME_MICRO_STEPS = ACCUMULATED.with_situation(
+    UnusedLayers((Unused(4, micro_step=1), Unused(4, rank=1, micro_step=0)))
 )
 """A case whose last factor only rank 0 uses, and only in the first micro-step."""
 
@@ -712,7 +720,7 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
 
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
     """If nobody sees the process group, rules about sent calls are not observed and do not hold."""
-    case = replace(CASE, perturbation=Perturbation("withheld"))
+    case = CASE.with_situation(Disturbed(Perturbation("withheld")))
     blind = replace(
         right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks)
     )
@@ -723,7 +731,7 @@ def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None
 
 def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
     """A bit that depends on timing violates COMM-2, which judges nothing without a second run."""
-    case = replace(CASE, perturbation=Perturbation("delays"))
+    case = CASE.with_situation(Disturbed(Perturbation("delays")))
     evidence = right(case)
     assert judge(evidence)["COMM-2"].unjudged
     finding = judge(replace(evidence, unperturbed=right()))["COMM-2"]
@@ -796,7 +804,7 @@ def test_comm5_wants_a_reduction_before_the_last_gradient(
     assert judge(resent(right(), reduced((7, 0.7))))["COMM-5"].unjudged
 
 
-CAUGHT = replace(CASE, injected_failure=InjectedFailure("backward error", 1))
+CAUGHT = CASE.with_situation(Failing(InjectedFailure("backward error", 1)))
 
 
 @pytest.mark.parametrize(
@@ -831,7 +839,7 @@ RAISED = RaisedError("backward", 1, "RuntimeError", "closed", "")
 )
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
     """Survivors of a dead rank must raise before the step is made, or they violate LIVE-3."""
-    case = replace(CASE, injected_failure=InjectedFailure("death", 1, 0))
+    case = CASE.with_situation(Failing(InjectedFailure("death", 1, 0)))
     survivor = right(case).ranks[1]
     steps = 3 if not change else change["raised"].step
     noted = {key: value for key, value in survivor.tensors.items() if key[1] < steps}
@@ -872,7 +880,7 @@ def test_live4_wants_nothing_to_grow_with_every_run(
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
 def test_comm3_wants_every_result_waited_for(what: str) -> None:
     """COMM-3 is judged only if results are withheld and a rank has results to withhold."""
-    case = replace(CASE, perturbation=Perturbation("withheld"))
+    case = CASE.with_situation(Disturbed(Perturbation("withheld")))
     evidence = right(case)
     assert judge(
         replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks))
@@ -908,7 +916,7 @@ def test_grad7_wants_the_very_value_that_is_not_finite(
     value: float, held: float, *, fires: bool
 ) -> None:
     """NaN must stay NaN, and an infinity must stay that infinity, on every rank."""
-    evidence = right(replace(CASE, poison=Poison(0, 2)))
+    evidence = right(CASE.with_situation(Poisoned(Poison(0, 2))))
     evidence = altered(evidence, 0, "local", 2, SCALE, lambda _: np.float32(value))
     evidence = everywhere(evidence, "reduced", 2, SCALE, lambda _: np.float32(held))
     finding = judge(evidence)["GRAD-7"]
@@ -919,7 +927,7 @@ def test_grad7_wants_the_very_value_that_is_not_finite(
 def test_poisoned_steps_are_left_to_grad7() -> None:
     """No rule about finite numbers compares at or after a poisoned step."""
     evidence = everywhere(
-        right(replace(CASE, poison=Poison(0, 1))), "reduced", 1, WEIGHT, raised_by_one
+        right(CASE.with_situation(Poisoned(Poison(0, 1)))), "reduced", 1, WEIGHT, raised_by_one
     )
     findings = judge(evidence)
     assert findings["GRAD-2"].failure is None

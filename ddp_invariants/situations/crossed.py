@@ -1,0 +1,47 @@
+"""Crossed branches: gradients that become ready in another order on one rank.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.fields import STRICT, between
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.situations.capability import BASE, FOUR, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class Crossed(Situation):
+    """A rank whose `branches` layers are computed in the other order.
+
+    Their gradients have equal shapes and become ready in another order than on the other ranks. No
+    number changes.
+
+    Attributes:
+        rank: The rank.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    in_earlier_run: ClassVar[bool] = False
+
+    rank: int
+    kind: Literal["crossed"] = "crossed"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on a rank of the case."""
+        between("crossed", self.rank, 0, case.world_size - 1)
+
+    @property
+    def words(self) -> str:
+        """The rank."""
+        return f"crossed={self.rank}"
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to take gradients in an order that differs between ranks."""
+        model = Model(4, (*FOUR, Layer("branches")))
+        probe = replace(BASE, model=model, steps=3, bucket_cap=1, situations=(cls(1),))
+        situation = "gradients ready in another order on one rank"
+        return {"crossed": of_situation(cls, probe, situation, after="unused")}

@@ -1,0 +1,97 @@
+"""Injected failures: an exception of the user's own, or the death of a rank.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.program import InjectedFailure, InjectedFailureKind
+from ddp_invariants.cases.shrink import simpler_fields
+from ddp_invariants.situations.capability import BASE, Capability
+
+
+@dataclass(frozen=True)
+class Failing(Situation):
+    """A failure on purpose at one step.
+
+    Attributes:
+        failure: What fails, and when.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    in_whole_steps: ClassVar[bool] = True
+
+    failure: InjectedFailure
+    kind: Literal["injected failure"] = "injected failure"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on a rank and a step of the case, and on what the failure leaves in order."""
+        failure = self.failure
+        between("mishap.rank", failure.rank, 0, case.world_size - 1)
+        between("mishap.step", failure.step, 0, case.steps - 1)
+        if failure.kind != "death":
+            require(
+                case.zero_grad != "never",
+                "zero_grad",
+                case.zero_grad,
+                "another where a step is run again: what the first attempt left must be cleared",
+            )
+            return
+        require(
+            case.perturbation.kind == "none",
+            "perturbation.kind",
+            case.perturbation.kind,
+            "'none' where a rank dies: what is withheld then is the harness's own trouble",
+        )
+        require(failure.step > 0, "mishap.step", failure.step, "from 1 where a rank dies")
+        require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
+
+    @property
+    def words(self) -> str:
+        """The failure, without what is usual."""
+        return f"injected_failure={brief(self.failure)}"
+
+    def simpler(self) -> Iterator["Failing"]:
+        """Yield failures of the same kind with one field at a time as usual."""
+        plainest = InjectedFailure(self.failure.kind)
+        yield from (Failing(failure) for failure in simpler_fields(self.failure, plainest))
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Failing":
+        """Build the situation from the fields of its JSON form."""
+        return cls(InjectedFailure(**plain["failure"]))
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the failure, as a coverage table counts it."""
+        failure = case.injected_failure
+        return {"injected_failure": "none" if failure is None else failure.kind}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capabilities to go on after an exception."""
+        return {
+            "forward_error": _capability("forward error", "an exception in forward", "one_rank"),
+            "backward_error": _capability(
+                "backward error", "an exception in backward", "forward_error"
+            ),
+        }
+
+
+def _capability(kind: InjectedFailureKind, situation: str, after: str) -> Capability:
+    """Return a capability to go on after an exception.
+
+    It is probed in the first step: some implementations that refuse a later exception are wrong
+    after one in the first step.
+    """
+    return Capability(
+        lambda case: case.injected_failure is not None and case.injected_failure.kind == kind,
+        lambda case: case.without(Failing),
+        replace(BASE, situations=(Failing(InjectedFailure(kind)),), steps=3),
+        frozenset({situation}),
+        after,
+    )

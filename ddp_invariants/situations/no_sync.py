@@ -1,0 +1,70 @@
+"""no_sync in unusual ways: nested, or left by an exception.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import NoSync, Situation, TrainingCase
+from ddp_invariants.cases.fields import STRICT, one_of, require
+from ddp_invariants.situations.capability import BASE, Capability
+
+
+@dataclass(frozen=True)
+class NoSyncStyle(Situation):
+    """An unusual way in which the micro-steps but the last go without communication.
+
+    Attributes:
+        style: `nested` enters and leaves a second no_sync within the first, before its backward;
+            `error` leaves a no_sync before the last micro-step by an exception of the user's own.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    style: NoSync
+    kind: Literal["no_sync"] = "no_sync"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on several backwards per step, in turn with forwards."""
+        one_of("no_sync", self.style, NoSync)
+        require(self.style != "plain", "no_sync", self.style, "'nested' or 'error'")
+        require(
+            case.accumulation > 1,
+            "no_sync",
+            self.style,
+            "'plain' where a step has one backward",
+        )
+        require(
+            case.passes == "alternate",
+            "no_sync",
+            self.style,
+            "'plain' where backwards do not alternate with forwards",
+        )
+
+    @property
+    def words(self) -> str:
+        """The style."""
+        return f"no_sync={self.style}"
+
+    def in_one_backward(self) -> None:
+        """Return nothing: steps of one backward have no no_sync."""
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capabilities to nest a no_sync, and to leave one by an exception."""
+        return {
+            "no_sync_nested": _capability("nested", "a nested no_sync", "accumulation"),
+            "no_sync_error": _capability("error", "an exception inside no_sync", "no_sync_nested"),
+        }
+
+
+def _capability(style: NoSync, situation: str, after: str) -> Capability:
+    """Return the capability of a style."""
+    return Capability(
+        lambda case: case.no_sync == style,
+        lambda case: case.without(NoSyncStyle),
+        replace(BASE, accumulation=2, situations=(NoSyncStyle(style),)),
+        frozenset({situation}),
+        after,
+    )

@@ -1,0 +1,58 @@
+"""Poison: a value that is not finite in the batch of a rank.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.program import Poison
+from ddp_invariants.situations.capability import BASE, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class Poisoned(Situation):
+    """A value that is not finite in one rank's batch of one step.
+
+    Attributes:
+        poison: The value, its rank and its step.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    in_whole_steps: ClassVar[bool] = True
+
+    poison: Poison
+    kind: Literal["poison"] = "poison"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on a rank and a step of the case, on one backward per step, and on real layers."""
+        require(
+            case.accumulation == 1, "accumulation", case.accumulation, "1 where there is poison"
+        )
+        between("poison.rank", self.poison.rank, 0, case.world_size - 1)
+        between("poison.step", self.poison.step, 0, case.steps - 1)
+        require(
+            not any(layer.complex for layer in case.model.layers),
+            "poison",
+            self.poison,
+            "null where a layer is complex: which part is no number then, nothing fixes",
+        )
+
+    @property
+    def words(self) -> str:
+        """The value, its rank and its step."""
+        return f"poison={brief(self.poison)}"
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Poisoned":
+        """Build the situation from the fields of its JSON form."""
+        return cls(Poison(**plain["poison"]))
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to train with values that are not finite."""
+        probe = replace(BASE, situations=(cls(Poison(1, 1)),))
+        found = of_situation(cls, probe, "a NaN", "an infinity", after="never_zeroed")
+        return {"nonfinite": found}

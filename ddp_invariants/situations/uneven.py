@@ -1,0 +1,98 @@
+"""Uneven inputs: ranks that run out of batches before others do.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.program import Data, Exhausted
+from ddp_invariants.cases.shrink import simpler_each
+from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class UnevenInputs(Situation):
+    """Ranks that have batches for some of the steps only.
+
+    All ranks train within the context that the implementation offers for uneven inputs. These ranks
+    are the first to leave it; the others go on.
+
+    Attributes:
+        ranks: The ranks, and for how many steps each has batches.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    ranks: tuple[Exhausted, ...]
+    kind: Literal["exhausted"] = "exhausted"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on ranks and steps of the case, and on little else in it."""
+        ranks = [each.rank for each in self.ranks]
+        for index, each in enumerate(self.ranks):
+            between(f"exhausted[{index}].rank", each.rank, 0, case.world_size - 1)
+            between(f"exhausted[{index}].steps", each.steps, 1, case.steps - 1)
+        require(
+            0 < len(set(ranks)) == len(ranks) < case.world_size,
+            "exhausted",
+            ranks,
+            "ranks that differ, and not all of them",
+        )
+        require(
+            case.zero_grad != "never",
+            "zero_grad",
+            case.zero_grad,
+            "another where a rank runs out of batches",
+        )
+        case.require_plain("where a rank runs out of batches", accumulation=1, between_steps=())
+        require(
+            not case.sparse,
+            "exhausted",
+            ranks,
+            "none where a gradient is sparse: who has none cannot know its indices",
+        )
+
+    @property
+    def words(self) -> str:
+        """The ranks and their steps."""
+        return f"exhausted={brief(self.ranks)}"
+
+    def simpler(self) -> Iterator["UnevenInputs"]:
+        """Yield fewer ranks, and ranks that have one batch."""
+        for ranks in simpler_each(self.ranks, lambda each: Exhausted(each.rank)):
+            if ranks:
+                yield UnevenInputs(ranks)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "UnevenInputs":
+        """Build the situation from the fields of its JSON form."""
+        return cls(tuple(Exhausted(**each) for each in plain["ranks"]))
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the number of such ranks, as a coverage table counts it."""
+        return {"ranks out of batches": str(len(case.exhausted))}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to train on uneven inputs."""
+        probe = replace(
+            GENTLE,
+            steps=3,
+            world_size=3,
+            data=Data(samples=18, batch_size=2),
+            situations=(cls((Exhausted(0, 1), Exhausted(2, 2))),),
+        )
+        return {
+            "join": of_situation(
+                cls,
+                probe,
+                "a rank without batches",
+                "two ranks left at different steps",
+                after="resized",
+            )
+        }

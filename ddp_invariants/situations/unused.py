@@ -1,0 +1,130 @@
+"""Unused layers: forwards that pass layers by, so that their parameters get no gradient.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.layers import PASSING
+from ddp_invariants.cases.program import Unused
+from ddp_invariants.cases.shrink import simpler_each
+from ddp_invariants.situations.capability import BASE, Capability, of_situation
+
+
+@dataclass(frozen=True)
+class UnusedLayers(Situation):
+    """Layers that some forwards pass by. Every forward trains a parameter with elements.
+
+    Attributes:
+        layers: The layers, and which forwards pass each by.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    layers: tuple[Unused, ...]
+    kind: Literal["unused"] = "unused"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on layers that can be passed by, and that leave something to train."""
+        require(bool(self.layers), "unused", self.layers, "at least one layer")
+        for index, each in enumerate(self.layers):
+            _check_one(case, f"unused[{index}]", each)
+            _check_training(case, f"unused[{index}]", each)
+
+    @property
+    def words(self) -> str:
+        """The layers, and what passes them by."""
+        return f"unused={brief(self.layers)}"
+
+    def simpler(self) -> Iterator["UnusedLayers"]:
+        """Yield fewer layers, and layers that more forwards pass by."""
+        for layers in simpler_each(self.layers, lambda each: Unused(each.layer)):
+            if layers:
+                yield UnusedLayers(layers)
+
+    def without_layer(self, index: int) -> "UnusedLayers | None":
+        """Return the situation once a layer of the model is taken out."""
+        return self._kept(
+            replace(each, layer=each.layer - (each.layer > index))
+            for each in self.layers
+            if each.layer != index
+        )
+
+    def in_one_backward(self) -> "UnusedLayers | None":
+        """Return the layers that whole steps pass by."""
+        return self._kept(each for each in self.layers if each.micro_step is None)
+
+    @staticmethod
+    def _kept(layers: Iterator[Unused]) -> "UnusedLayers | None":
+        kept = tuple(layers)
+        return UnusedLayers(kept) if kept else None
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "UnusedLayers":
+        """Build the situation from the fields of its JSON form."""
+        return cls(tuple(Unused(**each) for each in plain["layers"]))
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to leave parameters unused.
+
+        The probe leaves a layer unused on all ranks first. An implementation that waits for every
+        gradient says so in the next step, where it would hang if one rank used the layer.
+        """
+        layers = (Unused(1, step=0), Unused(2, rank=1, step=1))
+        return {
+            "unused": of_situation(
+                cls,
+                replace(BASE, steps=3, situations=(cls(layers),)),
+                "unused on all ranks",
+                "unused on some ranks",
+                "used at one step and not at another",
+                "used in some micro-steps alone",
+                after="join",
+            )
+        }
+
+
+def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
+    """Insist on a layer that can be passed by, and on a rank, a step and a micro-step of the case."""
+    layers, widths = case.model.layers, case.model.widths()
+    between(f"{where}.layer", unused.layer, 0, len(layers) - 1)
+    require(
+        layers[unused.layer].kind not in PASSING
+        and widths[unused.layer] == widths[unused.layer + 1]
+        and not layers[unused.layer].sparse,
+        f"{where}.layer",
+        unused.layer,
+        "the index of a layer with parameters, none of sparse gradient, that is as wide out as in",
+    )
+    if unused.rank is not None:
+        between(f"{where}.rank", unused.rank, 0, case.world_size - 1)
+    if unused.step is not None:
+        between(f"{where}.step", unused.step, 0, case.steps - 1)
+    if unused.micro_step is not None:
+        between(f"{where}.micro_step", unused.micro_step, 0, case.accumulation - 1)
+        require(
+            case.passes != "retained",
+            f"{where}.micro_step",
+            unused.micro_step,
+            "null where a step has one forward",
+        )
+
+
+def _check_training(case: TrainingCase, where: str, unused: Unused) -> None:
+    """Insist that every forward that passes the layer by trains a parameter."""
+    ranks = range(case.world_size) if unused.rank is None else (unused.rank,)
+    steps = range(case.steps) if unused.step is None else (unused.step,)
+    micro_steps = range(case.accumulation) if unused.micro_step is None else (unused.micro_step,)
+    for rank, step, micro_step in itertools.product(ranks, steps, micro_steps):
+        require(
+            case.model.trains(case.passed_by(rank, step, micro_step)),
+            f"{where}.layer",
+            unused.layer,
+            f"another, so that rank {rank} trains a parameter with elements at step {step}",
+        )
