@@ -8,17 +8,15 @@ sampler alone.
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-import functools
 import hashlib
 import json
-import operator
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
-from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.program import (
     BetweenSteps,
     Data,
@@ -30,6 +28,8 @@ from ddp_invariants.cases.program import (
     Poison,
     Unused,
 )
+from ddp_invariants.cases.situation import KINDS, AnySituation, Situation
+from ddp_invariants.cases.words import brief
 
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
@@ -40,104 +40,6 @@ Loss = Literal["tagged", "mse"]
 
 LARGEST_WORLD_SIZE = 64
 """More ranks than this on one machine is a typing error, not a case."""
-
-
-class Situation:
-    """Base of the classes that say what else may happen in a training run.
-
-    A subclass is a frozen dataclass in a module of its own in `ddp_invariants.situations`. It has a
-    field `kind` with one value, by which files name the class, and the fields that describe what
-    happens. Its methods say all that the controller needs.
-    """
-
-    kind: str
-    in_whole_steps: ClassVar[bool] = False
-    """Whether an implementation that trains whole steps by itself can be put into the situation."""
-    in_earlier_run: ClassVar[bool] = True
-    """Whether a run that saves a state for another number of ranks is in the situation, too."""
-
-    def check(self, case: "TrainingCase") -> None:
-        """Insist that the situation can happen in a case.
-
-        Raises:
-            CaseError: A field is out of its range, or something else in the case excludes it.
-        """
-
-    @property
-    def words(self) -> str:
-        """The situation as `describe` prints it, such as `clip=1.0`."""
-        raise NotImplementedError
-
-    def simpler(self) -> Iterator["Situation"]:
-        """Yield situations of the same kind that are one step simpler."""
-        yield from ()
-
-    def without_layer(self, index: int) -> "Situation | None":
-        """Return the situation once a layer of the model is taken out; None where it is over then."""
-        del index
-        return self
-
-    def in_one_backward(self) -> "Situation | None":
-        """Return the situation in a case of one backward per step; None where there is none."""
-        return self
-
-    def at(self, case: "TrainingCase", step: int) -> "TrainingCase":
-        """Return the case with the model and the optimizer as the situation leaves them at a step."""
-        del step
-        return case
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Situation":
-        """Build the situation from the fields of its JSON form, except for `kind`."""
-        return cls(**plain)
-
-    @classmethod
-    def capabilities(cls) -> dict[str, Any]:
-        """Return the capabilities to train in the situation (`situations.capability`), by name."""
-        return {}
-
-    @classmethod
-    def counted(cls, case: "TrainingCase") -> dict[str, str | set[str]]:  # noqa: ARG003 - for others
-        """Return what a coverage table counts of any case, by dimension."""
-        return {}
-
-    def scripted_setup(self) -> list[str]:
-        """Return lines of a script that follow the wrapping of the model."""
-        return []
-
-    def scripted_forward(self, line: str) -> list[str]:
-        """Return a line of a script that holds a forward, as it runs in the situation."""
-        return [line]
-
-    def scripted_loss(self, loss: str) -> str:
-        """Return the expression of a script from which backward starts."""
-        return loss
-
-    def scripted_step(self) -> list[str]:
-        """Return lines of a script that make an update; none where it is the usual one."""
-        return []
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic read any registered situation where a field is a `Situation`."""
-        if cls is not Situation:
-            return handler(source)
-        # Imported here: only the controller has pydantic.
-        from pydantic import Field
-
-        kinds: Any = functools.reduce(operator.or_, KINDS.values())
-        return handler.generate_schema(Annotated[kinds, Field(discriminator="kind")])
-
-
-AnySituation = TypeVar("AnySituation", bound=Situation)
-
-KINDS: dict[str, type[Situation]] = {}
-"""The classes of situations by kind, in the order in which a case lists, checks and prints them."""
-
-
-def register(*classes: type[Situation]) -> None:
-    """Make classes of situations known to cases and to readers of files."""
-    KINDS.update({vars(one)["kind"]: one for one in classes})
 
 
 @dataclass(frozen=True)
@@ -580,37 +482,3 @@ def describe(case: Case) -> str:
             continue
         parts.append(f"{field.name}={brief(value)}")
     return " ".join(parts)
-
-
-def brief(value: object) -> str:
-    """Return a field's value as `describe` prints it: of a plan, the fields that have another value than usual."""
-    if isinstance(value, Model):
-        return f"{value.inputs}->" + ",".join(brief(layer) for layer in value.layers)
-    if isinstance(value, Layer):
-        differing = [
-            f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)
-        ]
-        return value.kind + (f"({','.join(differing)})" if differing else "")
-    if (
-        isinstance(value, tuple)
-        and value
-        and isinstance(value[0], Unused | BetweenSteps | Exhausted)
-    ):
-        return "+".join(brief(one) for one in value)
-    if isinstance(
-        value,
-        Data
-        | Optimizer
-        | Poison
-        | LossScale
-        | Perturbation
-        | InjectedFailure
-        | Unused
-        | BetweenSteps
-        | Exhausted,
-    ):
-        differing = [
-            f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)
-        ]
-        return f"({','.join(differing)})"
-    return str(value)

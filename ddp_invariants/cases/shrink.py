@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from ddp_invariants.cases.case import Case, ShardCase, Situation, TrainingCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer
 from ddp_invariants.cases.program import (
     BetweenSteps,
@@ -21,6 +21,7 @@ from ddp_invariants.cases.program import (
     Perturbation,
     Unused,
 )
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
 
 Plan = TypeVar(

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
-from ddp_invariants.cases.program import (
-    Optimizer,
-)
+from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.cases.shrink import without_layer
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.capability import BASE, FOUR, Capability

@@ -279,17 +279,10 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
         in source["methods"],
         "parameters are sharded, so no rank holds what a script could compare": declared.zero
         >= SHARDED,
-        "a no_sync is nested, or left by an exception": case.no_sync != "plain",
-        "passes do not alternate, or layers are computed again": case.passes != "alternate"
-        or any(layer.checkpoint != "none" or layer.twice for layer in case.model.layers),
-        "a penalty on gradients is a part of the loss": case.penalty,
-        "something happens between steps": bool(case.between_steps),
-        "it starts from a state that other ranks saved": case.saved_by is not None,
-        "gradients are clipped": case.clip is not None,
-        "some ranks run out of batches": bool(case.exhausted),
-        "a rank is killed in the middle": case.kills,
-        "an exception is caught in a step of several micro-steps": case.injected_failure is not None
-        and case.accumulation > 1,
+        "passes do not alternate, or layers are computed again": any(
+            layer.checkpoint != "none" or layer.twice for layer in case.model.layers
+        ),
+        **{reason: True for each in case.situations if (reason := each.unscripted(case))},
         "the case repeats the run in the same processes": case.rounds > 1,
         f"it has {numbers:,} numbers, more than the {MOST_NUMBERS:,} a script spells out": numbers
         > MOST_NUMBERS,

@@ -8,9 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailureKind, PerturbationKind
+from ddp_invariants.situations.timing import PERTURBATIONS
 
-PERTURBATIONS: tuple[PerturbationKind, ...] = (*("none",) * 13, "withheld", "withheld", "delays")
-"""Perturbations for rules that are not about timing: mostly none, since COMM-2 tells a race best."""
 ANY_WORLD = (2, 3, 4, 1)
 """World sizes for a rule that also says something of one rank."""
 FEW_RANKS = (2, 3)

@@ -50,6 +50,10 @@ _PLANS = st.tuples(
 """One more layer: kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen, tied, and to which."""
 
 
+OPTIONS = ("buffers", "every_kind", "odd", "drawing")
+"""Options of `models` that `search.strategies.training_cases` hands on."""
+
+
 @st.composite
 def models(
     draw: st.DrawFn,
@@ -221,10 +225,3 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
 
 def _fitting(layout: Layout, inputs: int) -> Layout:
     return "contiguous" if layout == "channels_last" and inputs % 4 else layout
-
-
-def without_batch_norm(model: Model) -> Model:
-    """The model without such layers, to which none is tied, and which stand behind all that are."""
-    return replace(
-        model, layers=tuple(layer for layer in model.layers if layer.kind != "batch_norm")
-    )

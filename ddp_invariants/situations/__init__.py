@@ -9,10 +9,11 @@ Standard library only: the rank side imports this package under any interpreter.
 
 from typing import Any
 
-from ddp_invariants.cases.case import KINDS, Case, ShardCase, Situation, TrainingCase, register
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.cases.situation import KINDS, Situation, register
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping

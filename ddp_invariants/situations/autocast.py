@@ -3,14 +3,15 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, require
 from ddp_invariants.cases.layers import Model
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Autocast(Situation):
     """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` says what it lowers."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"autocast": 0}
+    moment: ClassVar[str] = "forwards"
 
     kind: Literal["autocast"] = "autocast"
 
@@ -40,13 +43,11 @@ class Autocast(Situation):
         return ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"]
 
     @classmethod
-    def drawn(cls, draw: Callable[[Any], Any], one_in: int, model: Model) -> "Autocast | None":
-        """Draw autocast in one of so many cases; never where a layer attends."""
-        # Imported here: ranks read this module, and have no Hypothesis.
-        from hypothesis import strategies as st
-
-        chosen = draw(st.sampled_from((False,) * (one_in - 1) + (True,)))
-        return cls() if chosen and judgeable(model) else None
+    def drawn(cls, draft: Draft) -> None:
+        """Draw autocast in one of so many cases as the option `autocast` says; in none where 0."""
+        one_in = draft.wanted["autocast"]
+        if one_in and draft.one_in(one_in) and judgeable(draft.model):
+            draft.add(cls())
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

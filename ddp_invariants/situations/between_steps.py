@@ -7,15 +7,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.cases.shrink import simpler_each
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
+from ddp_invariants.situations.draft import Draft
 
 _FORWARDS = ("forward only", "evaluation with gradients")
 """Actions with a forward that autograd follows and that has no backward."""
+
+_NEEDED: dict[BetweenStepsKind, str] = {
+    "evaluation with gradients": "evaluation_with_gradients",
+    "forward only": "forward_only",
+    "learning rate": "learning_rate",
+    "reload": "state",
+}
+"""The capability that a kind of action needs, where it has another name."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +38,8 @@ class Actions(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
+    moment: ClassVar[str] = "program"
 
     actions: tuple[BetweenSteps, ...]
     kind: Literal["between steps"] = "between steps"
@@ -82,10 +95,48 @@ class Actions(Situation):
         model = replace(case.model, layers=tuple(layers))
         return replace(case.without(Actions), model=model, optimizer=optimizer)
 
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "something happens between steps"
+
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Actions":
         """Build the situation from the fields of its JSON form."""
         return cls(tuple(BetweenSteps(**action) for action in plain["actions"]))
+
+    @classmethod
+    def prepare(cls, draft: Draft) -> None:
+        """Let a program with actions often accumulate gradients, and leave layers unused."""
+        kinds = draft.wanted["between_steps"]
+        if kinds:
+            draft.wanted |= {"accumulated": True, "unused": draft.one_in(4)}
+            draft.micro_steps = (1, 1, 2, 3)
+        draft.wanted["between_steps"] = tuple(
+            kind for kind in kinds if draft.offer.has(_NEEDED.get(kind, kind))
+        )
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw actions of the kinds in the option `between_steps`, in every case.
+
+        The option `written` asks for writing to buffers, in one of four cases.
+        """
+        actions: tuple[BetweenSteps, ...] = ()
+        if draft.wanted["between_steps"]:
+            # The model always has a layer to freeze or unfreeze: it is tied to none, and something
+            # else is trained.
+            draft.add_layers(draft.square(frozen=draft.coin()))
+            actions = _drawn(draft, draft.wanted["between_steps"])
+            if any(action.clears for action in actions):
+                draft.clear_gradients()
+        if draft.wanted["written"] and draft.offer.has("buffers_written"):
+            step = 1 + draft.small() % (draft.steps - 1)
+            actions = (BetweenSteps("buffers", step),) if draft.one_in(4) else ()
+        if actions:
+            draft.add(cls(actions))
+        if any(action.kind == "copy" for action in actions):
+            draft.outside = 0  # Process groups have no copies.
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
@@ -192,3 +243,27 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
         action.layer,
         "the index of a layer with parameters of its own, which is tied to none",
     )
+
+
+def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
+    """Draw actions; the case has steps enough for one to follow each."""
+    st, layers = draft.st, draft.model.layers
+    rows = st.tuples(st.integers(0, 63), st.integers(0, 7), st.integers(0, 7))
+    alone = [
+        index
+        for index, layer in enumerate(layers)
+        if layer.tied is None
+        and layer.kind in ("linear", "scale")
+        and all(other.tied != index for other in layers)
+        and index
+    ][::-1] or [len(layers) - 1]
+    draft.steps = max(draft.steps, 2)
+    if any(layer.tied is not None for layer in layers):
+        # What is assigned to two names would be two tensors.
+        kinds = tuple(kind for kind in kinds if kind != "assign") or ("evaluation",)
+    actions = []
+    for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):
+        kind = kinds[kind_number % len(kinds)]
+        changed = alone[layer % len(alone)] if kind in ("freeze", "unfreeze") else 0
+        actions.append(BetweenSteps(kind, 1 + step % (draft.steps - 1), changed))
+    return tuple(sorted(actions, key=lambda action: action.step))

@@ -6,9 +6,10 @@ Standard library only: the rank side imports the modules of situations under any
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.cases.situation import Situation
 
 FOUR = (Layer("linear", 4),) * 4
 """The layers of the simplest case that a discovery starts from."""

@@ -4,13 +4,14 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Clipping(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"clipped": False}
+    moment: ClassVar[str] = "program"
 
     norm: float
     kind: Literal["clipping"] = "clipping"
@@ -44,14 +47,19 @@ class Clipping(Situation):
         return f"clip={self.norm}"
 
     @classmethod
-    def drawn(cls, draw: Callable[[Any], Any]) -> "Clipping | None":
-        """Draw a limit in one of four cases."""
-        # Imported here: ranks read this module, and have no Hypothesis.
-        from hypothesis import strategies as st
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a limit in one of four cases where the option `clipped` asks for it."""
+        if draft.wanted["clipped"] and draft.one_in(4):
+            draft.add(cls(draft.choice((0.0625, 1.0, 1024.0))))
 
-        if not draw(st.sampled_from((False, False, False, True))):
-            return None
-        return cls(draw(st.sampled_from((0.0625, 1.0, 1024.0))))
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return a drawn case with the limit, or as it is where gradients are sparse or left over."""
+        return case if case.zero_grad == "never" or case.sparse else case.with_situation(self)
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "gradients are clipped"
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

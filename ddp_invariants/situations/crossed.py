@@ -6,10 +6,12 @@ Standard library only: the rank side imports this module under any interpreter.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between
 from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, FOUR, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Crossed(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"crossed": False}
+    moment: ClassVar[str] = "branches"
     in_earlier_run: ClassVar[bool] = False
 
     rank: int
@@ -37,6 +41,13 @@ class Crossed(Situation):
     def words(self) -> str:
         """The rank."""
         return f"crossed={self.rank}"
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a rank in one of four cases where the option `crossed` asks for it."""
+        if draft.wanted["crossed"] and draft.one_in(4) and draft.offer.has("crossed"):
+            draft.add_layers(Layer("branches", dtype=draft.model.layers[0].dtype))
+            draft.add(cls(draft.any_rank()))
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
 from ddp_invariants.cases.program import InjectedFailure, InjectedFailureKind
 from ddp_invariants.cases.shrink import simpler_fields
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class Failing(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"injected_failures": ()}
+    moment: ClassVar[str] = "failures"
     in_whole_steps: ClassVar[bool] = True
 
     failure: InjectedFailure
@@ -60,10 +65,34 @@ class Failing(Situation):
         plainest = InjectedFailure(self.failure.kind)
         yield from (Failing(failure) for failure in simpler_fields(self.failure, plainest))
 
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the failure; "" where one does."""
+        if self.failure.kind == "death":
+            return "a rank is killed in the middle"
+        several = "an exception is caught in a step of several micro-steps"
+        return several if case.accumulation > 1 else ""
+
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Failing":
         """Build the situation from the fields of its JSON form."""
         return cls(InjectedFailure(**plain["failure"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a failure in every case, of the kinds in the option `injected_failures`."""
+        kinds: list[InjectedFailureKind] = [
+            kind
+            for kind in draft.wanted["injected_failures"]
+            if kind == "death" or draft.offer.has(kind.replace(" ", "_"))
+        ]
+        if not kinds:
+            return
+        kind, step = draft.choice(kinds), draft.small()
+        # What is set up in a first step may wait for everybody as long as it likes.
+        step = step % draft.steps if kind != "death" else 1 + step % max(draft.steps - 1, 1)
+        draft.steps = max(draft.steps, step + 1)
+        draft.add(cls(InjectedFailure(kind, step, draft.any_rank())))
+        draft.clearings = ("set_to_none", "zero")
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

@@ -6,9 +6,11 @@ Standard library only: the rank side imports this module under any interpreter.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import NoSync, Situation, TrainingCase
+from ddp_invariants.cases.case import NoSync, TrainingCase
 from ddp_invariants.cases.fields import STRICT, one_of, require
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, Capability
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class NoSyncStyle(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    moment: ClassVar[str] = "accumulation"
 
     style: NoSync
     kind: Literal["no_sync"] = "no_sync"
@@ -49,6 +52,23 @@ class NoSyncStyle(Situation):
 
     def in_one_backward(self) -> None:
         """Return nothing: steps of one backward have no no_sync."""
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a style where gradients are accumulated in every case."""
+        if draft.wanted["accumulated"]:
+            style: NoSync = draft.choice(("plain", "plain", "nested", "error"))
+            if style != "plain":
+                draft.add(cls(style))
+
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return a drawn case with the style, or as it is where a step has one backward."""
+        return case.with_situation(self) if case.accumulation > 1 else case
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "a no_sync is nested, or left by an exception"
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -6,9 +6,32 @@ Standard library only: the rank side imports this module under any interpreter.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Passes, Situation, TrainingCase
+from ddp_invariants.cases.case import Passes, TrainingCase
 from ddp_invariants.cases.fields import STRICT, one_of, require
+from ddp_invariants.cases.layers import Checkpoint, Model
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability
+from ddp_invariants.situations.draft import Draft
+from ddp_invariants.situations.penalty import Penalty
+
+_WAYS: tuple[tuple[Passes, Checkpoint], ...] = (
+    ("joint", "none"),
+    ("retained", "none"),
+    ("alternate", "plain"),
+    ("alternate", "reentrant"),
+    ("joint", "plain"),
+    ("retained", "plain"),
+    ("joint", "reentrant"),
+    ("retained", "reentrant"),
+)
+"""Orders of a step's passes, each with how backward computes one of the layers."""
+_NEEDED = {
+    "joint": "joint",
+    "retained": "retained",
+    "plain": "checkpointed",
+    "reentrant": "reentrant",
+}
+"""The capability that each of them needs."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +44,8 @@ class PassOrder(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"passes": False}
+    moment: ClassVar[str] = "layers"
 
     order: Passes
     kind: Literal["passes"] = "passes"
@@ -58,6 +83,40 @@ class PassOrder(Situation):
         """Return nothing: in steps of one backward the passes alternate."""
 
     @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw passes that do not alternate, or a layer that is computed again.
+
+        In every case where the option `passes` asks for it; a penalty stands in for both in one of
+        six cases.
+        """
+        if not draft.wanted["passes"]:
+            return
+        ways = [way for way in _WAYS if _offered(draft, *way)]
+        order, checkpoint = draft.choice(ways) if ways else ("alternate", "none")
+        if draft.offer.has("penalty") and draft.one_in(6):
+            draft.add(Penalty())
+            order, checkpoint, draft.clearings = "alternate", "none", draft.clearings[:2]
+        if not ways:
+            return
+        draft.accumulation = 2 if order != "alternate" else 1
+        if order == "joint":  # Before its backward nobody may write a BatchNorm's buffers.
+            draft.model = _without_batch_norm(draft.model)
+        if order != "alternate":
+            draft.add(cls(order))
+        last = draft.square(twice=draft.one_in(4) and draft.offer.has("twice"))
+        pair = (last, replace(last, checkpoint=checkpoint, twice=False))
+        draft.add_layers(*(pair if draft.coin() else pair[::-1]))
+        if (order, checkpoint) == ("joint", "reentrant"):
+            # Parts of a gradient round otherwise when they are added to what is left than when they
+            # are added up first.
+            draft.clearings = draft.clearings[:2]
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "passes do not alternate, or layers are computed again"
+
+    @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return the order, as a coverage table counts it."""
         return {"passes": f"{case.passes}, with a penalty" if case.penalty else case.passes}
@@ -80,3 +139,17 @@ def _capability(order: Passes, situation: str, after: str) -> Capability:
         frozenset({situation}),
         after,
     )
+
+
+def _offered(draft: Draft, order: Passes, checkpoint: Checkpoint) -> bool:
+    """Return whether the implementation takes an order of passes and a checkpoint together."""
+    needed = {_NEEDED[name] for name in (order, checkpoint) if name in _NEEDED}
+    if (order, checkpoint) == ("joint", "reentrant"):
+        needed.add("in_parts")
+    return all(map(draft.offer.has, needed))
+
+
+def _without_batch_norm(model: Model) -> Model:
+    """Return a model without BatchNorms. None is tied, and they stand behind all tied layers."""
+    layers = tuple(layer for layer in model.layers if layer.kind != "batch_norm")
+    return replace(model, layers=layers)

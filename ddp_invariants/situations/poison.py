@@ -6,10 +6,13 @@ Standard library only: the rank side imports this module under any interpreter.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
-from ddp_invariants.cases.program import Poison
+from ddp_invariants.cases.program import Poison, PoisonKind
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Poisoned(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"poisoned": False}
+    moment: ClassVar[str] = "values"
     in_whole_steps: ClassVar[bool] = True
 
     poison: Poison
@@ -49,6 +54,21 @@ class Poisoned(Situation):
     def from_plain(cls, plain: dict[str, Any]) -> "Poisoned":
         """Build the situation from the fields of its JSON form."""
         return cls(Poison(**plain["poison"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a value where the option `poisoned` asks for one in every case."""
+        if draft.wanted["poisoned"]:
+            cls.add_to(draft, ("nan", "inf", "-inf"))
+
+    @classmethod
+    def add_to(cls, draft: Draft, kinds: tuple[PoisonKind, ...]) -> None:
+        """Draw a value of some kinds.
+
+        No layer may be complex: nothing fixes which part of a complex number is not finite.
+        """
+        draft.add(cls(Poison(draft.any_rank(), draft.any_step(), draft.choice(kinds))))
+        draft.real, draft.accumulation = True, 1
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -6,10 +6,12 @@ Standard library only: the rank side imports this module under any interpreter.
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
 from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Resized(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"resized": False}
+    moment: ClassVar[str] = "program"
     in_earlier_run: ClassVar[bool] = False
 
     saved_by: int
@@ -46,6 +50,24 @@ class Resized(Situation):
     def words(self) -> str:
         """The number of ranks."""
         return f"saved_by={self.saved_by}"
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a number of ranks in every case where the option `resized` asks for it."""
+        if not draft.wanted["resized"]:
+            return
+        saved_by = 1 + draft.small() % draft.offer.max_world_size
+        if saved_by > draft.world_size:
+            draft.outside = saved_by - draft.world_size
+        elif not draft.offer.has("subgroup"):
+            draft.outside = 0
+        draft.data = replace(draft.data, drop_last=False)
+        draft.add(cls(saved_by))
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "it starts from a state that other ranks saved"
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

@@ -3,15 +3,18 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, require
 from ddp_invariants.cases.program import LossScale, Poison
 from ddp_invariants.cases.shrink import simpler_fields
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 from ddp_invariants.situations.poison import Poisoned
 
 
@@ -24,6 +27,8 @@ class Scaling(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"scaled": 0}
+    moment: ClassVar[str] = "values"
 
     plan: LossScale
     kind: Literal["scaler"] = "scaler"
@@ -92,32 +97,8 @@ class Scaling(Situation):
         unscaling = ["scaler.unscale_(optimizer)"] if self.plan.unscaled else []
         return [*unscaling, "scaler.step(optimizer)", "scaler.update()"]
 
-    @classmethod
-    def drawn(cls, draw: Callable[[Any], Any], one_in: int) -> "Scaling | None":
-        """Draw a plan in one of so many cases.
-
-        Some scales are so large that the scaled loss overflows by itself. Then the scale falls far,
-        so that later steps do not overflow.
-        """
-        # Imported here: ranks read this module, and have no Hypothesis.
-        from hypothesis import strategies as st
-
-        if not draw(st.sampled_from((True, *(False,) * (one_in - 1)))):
-            return None
-        plans = st.builds(
-            LossScale,
-            st.sampled_from((4, 16, 4, 122)),
-            st.sampled_from((2, 1, 3)),
-            st.sampled_from((1, 1, 3)),
-            st.sampled_from((1, 1, 40)),
-            st.booleans(),
-        )
-        return cls(draw(plans))
-
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return the case with the scaler, or as it is where torch cannot scale its gradients."""
-        if case.optimizer.kernels == "fused" and case.optimizer.momentum:
-            case = replace(case, optimizer=replace(case.optimizer, kernels="default"))
         if not case.scalable:
             return case
         plan = self.plan
@@ -127,6 +108,31 @@ class Scaling(Situation):
             plan = replace(plan, log2_backoff=1)
         zero_grad = "zero" if case.zero_grad == "never" else case.zero_grad
         return replace(case, zero_grad=zero_grad).with_situation(Scaling(plan))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a plan in one of so many cases as the option `scaled` says; in none where it is 0.
+
+        Where every case has a plan, every other case has a value that is not finite as well. Some
+        scales are so large that the scaled loss overflows by itself. Then the scale falls far, so
+        that later steps do not overflow.
+        """
+        one_in, st = draft.wanted["scaled"], draft.st
+        if not one_in or not draft.offer.has("scaler"):
+            return
+        if not draft.choice((True, *(False,) * (one_in - 1))):
+            return
+        plans = st.builds(
+            LossScale,
+            st.sampled_from((4, 16, 4, 122)),
+            st.sampled_from((2, 1, 3)),
+            st.sampled_from((1, 1, 3)),
+            st.sampled_from((1, 1, 40)),
+            st.booleans(),
+        )
+        draft.add(cls(draft.draw(plans)))
+        if one_in == 1 and draft.coin():
+            Poisoned.add_to(draft, ("inf", "nan"))
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

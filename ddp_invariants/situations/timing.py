@@ -4,13 +4,20 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
-from ddp_invariants.cases.program import Perturbation
+from ddp_invariants.cases.program import Perturbation, PerturbationKind
 from ddp_invariants.cases.shrink import simpler_fields
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
+from ddp_invariants.situations.draft import Draft
+
+PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
+"""Perturbations that rules draw which are not about timing. Most cases have none: the rules about
+timing report a violation best."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,8 @@ class Disturbed(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"perturbed": PERTURBATIONS}
+    moment: ClassVar[str] = "timing"
     in_whole_steps: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
@@ -54,6 +63,21 @@ class Disturbed(Situation):
     def from_plain(cls, plain: dict[str, Any]) -> "Disturbed":
         """Build the situation from the fields of its JSON form."""
         return cls(Perturbation(**plain["perturbation"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a kind of perturbation from those that the option `perturbed` lists, simplest first."""
+        perturbation = Perturbation(
+            draft.choice(draft.wanted["perturbed"]),
+            draft.choice(("finite", "finite", "nan")),
+            draft.any_rank(),
+            draft.choice((1, 1, 2, 20)),
+        )
+        if perturbation.on_device:
+            # A device is kept busy longer than the program takes to get to what it did not wait for.
+            perturbation = replace(perturbation, milliseconds=20)
+        if perturbation != Perturbation():
+            draft.add(cls(perturbation))
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
 from ddp_invariants.cases.program import Data, Exhausted
 from ddp_invariants.cases.shrink import simpler_each
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class UnevenInputs(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"uneven": False}
+    moment: ClassVar[str] = "program"
 
     ranks: tuple[Exhausted, ...]
     kind: Literal["exhausted"] = "exhausted"
@@ -67,10 +72,30 @@ class UnevenInputs(Situation):
             if ranks:
                 yield UnevenInputs(ranks)
 
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "some ranks run out of batches"
+
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "UnevenInputs":
         """Build the situation from the fields of its JSON form."""
         return cls(tuple(Exhausted(**each) for each in plain["ranks"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw ranks in every case of several ranks where the option `uneven` asks for them."""
+        if not draft.wanted["uneven"] or draft.world_size == 1:
+            return
+        # A rank without a batch cannot know which rows others' sparse gradients have.
+        first, *others = draft.model.layers
+        draft.model = replace(draft.model, layers=(replace(first, sparse=False), *others))
+        draft.steps = max(draft.steps, 2)
+        row = draft.st.tuples(draft.st.integers(0, 7), draft.st.integers(0, 7))
+        rows = draft.draw(draft.st.lists(row, min_size=1, max_size=3))[: draft.world_size - 1]
+        ends = {rank % draft.world_size: 1 + step % (draft.steps - 1) for rank, step in rows}
+        draft.add(cls(tuple(Exhausted(rank, step) for rank, step in sorted(ends.items()))))
+        draft.clear_gradients()
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from ddp_invariants.cases.case import Situation, TrainingCase, brief
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import STRICT, between, require
 from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class UnusedLayers(Situation):
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"unused": False}
+    moment: ClassVar[str] = "layers"
 
     layers: tuple[Unused, ...]
     kind: Literal["unused"] = "unused"
@@ -68,6 +73,27 @@ class UnusedLayers(Situation):
     def from_plain(cls, plain: dict[str, Any]) -> "UnusedLayers":
         """Build the situation from the fields of its JSON form."""
         return cls(tuple(Unused(**each) for each in plain["layers"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw layers in every case where the option `unused` asks for them.
+
+        Where gradients are accumulated in every case, some micro-steps pass a layer by, in one of
+        four cases. An implementation may send what the last micro-step does not use.
+        """
+        if not draft.wanted["unused"]:
+            return
+        if not draft.wanted["accumulated"] or draft.wanted["between_steps"]:
+            draft.add_layers(draft.square())
+            draft.add(cls(_in_whole_steps(draft)))
+        elif draft.accumulation > 1 and draft.one_in(4):
+            draft.add_layers(draft.square())
+            rank = draft.any_rank() if draft.coin() else None
+            micro_steps = draft.st.integers(0, draft.accumulation - 1)
+            most = draft.accumulation - 1
+            skipped = draft.draw(draft.st.sets(micro_steps, min_size=1, max_size=most))
+            last = len(draft.model.layers) - 1
+            draft.add(cls(tuple(Unused(last, rank, None, each) for each in sorted(skipped))))
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
@@ -128,3 +154,36 @@ def _check_training(case: TrainingCase, where: str, unused: Unused) -> None:
             unused.layer,
             f"another, so that rank {rank} trains a parameter with elements at step {step}",
         )
+
+
+def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
+    """Draw layers that whole steps pass by.
+
+    The last layer may be passed by; the first never is, so that something is trained.
+    """
+    widths, st = draft.model.widths(), draft.st
+    square = [
+        index
+        for index, layer in enumerate(draft.model.layers)
+        if index and layer.kind not in PASSING and widths[index] == widths[index + 1]
+    ][::-1]
+    # Which layer (often the same), on one rank alone, which rank, at every step, which step.
+    rows = st.tuples(
+        st.sampled_from((0, 0, 0, 1, 2, 3)),
+        st.booleans(),
+        st.integers(0, 7),
+        st.booleans(),
+        st.integers(0, 7),
+    )
+    layers = tuple(
+        Unused(
+            square[layer % len(square)],
+            rank % draft.world_size if alone else None,
+            None if always else step % draft.steps,
+        )
+        for layer, alone, rank, always, step in draft.draw(st.lists(rows, min_size=1, max_size=4))
+    )
+    if draft.one_in(4):  # One rank never uses the layer, and the others not in the end.
+        rank = draft.any_rank()
+        layers = (Unused(square[0], rank=rank), Unused(square[0], step=draft.steps - 1))
+    return layers

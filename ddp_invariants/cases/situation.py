@@ -1,0 +1,128 @@
+"""The base of all situations: what the controller asks of each class, and which classes there are.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+import functools
+import operator
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, TypeVar
+
+
+class Situation:
+    """Base of the classes that say what else may happen in a training run.
+
+    A subclass is a frozen dataclass in a module of its own in `ddp_invariants.situations`. It has a
+    field `kind` with one value, by which files name the class, and the fields that describe what
+    happens. Its methods say all that the controller needs. `case` is a `TrainingCase` in all of
+    them, whose module imports this one.
+    """
+
+    kind: str
+    options: ClassVar[dict[str, Any]] = {}
+    """Options of `search.strategies.training_cases` that the situation reads, with their defaults."""
+    moment: ClassVar[str] = ""
+    """When the situation is drawn, one of `situations.draft.MOMENTS`; "" for a situation that others draw."""
+    in_whole_steps: ClassVar[bool] = False
+    """Whether an implementation that trains whole steps by itself can be put into the situation."""
+    in_earlier_run: ClassVar[bool] = True
+    """Whether a run that saves a state for another number of ranks is in the situation, too."""
+
+    def check(self, case: Any) -> None:
+        """Insist that the situation can happen in a case.
+
+        Raises:
+            CaseError: A field is out of its range, or something else in the case excludes it.
+        """
+
+    @property
+    def words(self) -> str:
+        """The situation as `describe` prints it, such as `clip=1.0`."""
+        raise NotImplementedError
+
+    def simpler(self) -> Iterator["Situation"]:
+        """Yield situations of the same kind that are one step simpler."""
+        yield from ()
+
+    def without_layer(self, index: int) -> "Situation | None":
+        """Return the situation once a layer of the model is taken out; None where it is over then."""
+        del index
+        return self
+
+    def in_one_backward(self) -> "Situation | None":
+        """Return the situation in a case of one backward per step; None where there is none."""
+        return self
+
+    def at(self, case: Any, step: int) -> Any:
+        """Return the case with the model and the optimizer as the situation leaves them at a step."""
+        del step
+        return case
+
+    @classmethod
+    def prepare(cls, draft: Any) -> None:
+        """Draw what a draft (`situations.draft.Draft`) wants besides, before any of its parts."""
+
+    @classmethod
+    def drawn(cls, draft: Any) -> None:
+        """Draw the situation where a draft wants it, and change other parts so that it can happen."""
+
+    def fitted(self, case: Any) -> Any:
+        """Return a drawn case with the situation, or as it is where the situation cannot happen."""
+        return case.with_situation(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "Situation":
+        """Build the situation from the fields of its JSON form, except for `kind`."""
+        return cls(**plain)
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Any]:
+        """Return the capabilities to train in the situation (`situations.capability`), by name."""
+        return {}
+
+    @classmethod
+    def counted(cls, case: Any) -> dict[str, str | set[str]]:  # noqa: ARG003 - for others
+        """Return what a coverage table counts of any case, by dimension."""
+        return {}
+
+    def unscripted(self, case: Any) -> str:  # noqa: ARG002 - for others
+        """Return why no script can show a case in the situation; "" where one can."""
+        return ""
+
+    def scripted_setup(self) -> list[str]:
+        """Return lines of a script that follow the wrapping of the model."""
+        return []
+
+    def scripted_forward(self, line: str) -> list[str]:
+        """Return a line of a script that holds a forward, as it runs in the situation."""
+        return [line]
+
+    def scripted_loss(self, loss: str) -> str:
+        """Return the expression of a script from which backward starts."""
+        return loss
+
+    def scripted_step(self) -> list[str]:
+        """Return lines of a script that make an update; none where it is the usual one."""
+        return []
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic read any registered situation where a field is a `Situation`."""
+        if cls is not Situation:
+            return handler(source)
+        # Imported here: only the controller has pydantic.
+        from pydantic import Field
+
+        kinds: Any = functools.reduce(operator.or_, KINDS.values())
+        return handler.generate_schema(Annotated[kinds, Field(discriminator="kind")])
+
+
+AnySituation = TypeVar("AnySituation", bound=Situation)
+
+KINDS: dict[str, type[Situation]] = {}
+"""The classes of situations by kind, in the order in which a case lists, checks and prints them."""
+
+
+def register(*classes: type[Situation]) -> None:
+    """Make classes of situations known to cases and to readers of files."""
+    KINDS.update({vars(one)["kind"]: one for one in classes})

@@ -1,0 +1,53 @@
+"""A case's fields in words.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import asdict
+
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import (
+    BetweenSteps,
+    Data,
+    Exhausted,
+    InjectedFailure,
+    LossScale,
+    Optimizer,
+    Perturbation,
+    Poison,
+    Unused,
+)
+
+
+def brief(value: object) -> str:
+    """Return a field's value as `describe` prints it: of a plan, the fields that have another value than usual."""
+    if isinstance(value, Model):
+        return f"{value.inputs}->" + ",".join(brief(layer) for layer in value.layers)
+    if isinstance(value, Layer):
+        differing = [
+            f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)
+        ]
+        return value.kind + (f"({','.join(differing)})" if differing else "")
+    if (
+        isinstance(value, tuple)
+        and value
+        and isinstance(value[0], Unused | BetweenSteps | Exhausted)
+    ):
+        return "+".join(brief(one) for one in value)
+    if isinstance(
+        value,
+        Data
+        | Optimizer
+        | Poison
+        | LossScale
+        | Perturbation
+        | InjectedFailure
+        | Unused
+        | BetweenSteps
+        | Exhausted,
+    ):
+        differing = [
+            f"{k}={v}" for k, v in asdict(value).items() if v != getattr(type(value), k, None)
+        ]
+        return f"({','.join(differing)})"
+    return str(value)

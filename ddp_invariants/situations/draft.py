@@ -1,0 +1,124 @@
+"""A training case while it is drawn.
+
+Standard library only: the rank side imports this module under any interpreter. Hypothesis is handed
+in by the search.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from ddp_invariants.cases.case import ZeroGrad
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.situation import Situation
+
+Value = TypeVar("Value")
+
+MOMENTS = (
+    "accumulation",
+    "values",
+    "failures",
+    "branches",
+    "layers",
+    "program",
+    "timing",
+    "forwards",
+)
+"""When situations are drawn, in this order: the first three before the data and the model, the next
+two after them, `program` once it is known how gradients are cleared, the last two at the end."""
+
+
+class Offer(Protocol):
+    """What the implementation on trial takes, as a draft asks for it (`discovery.scope.Scope`)."""
+
+    @property
+    def max_world_size(self) -> int:
+        """The largest world size."""
+
+    def has(self, capability: str) -> bool:
+        """Return whether cases may contain a capability."""
+
+
+@dataclass
+class Draft:
+    """The parts of a training case that are drawn so far.
+
+    Every situation draws its own part, and changes other parts so that it can happen. What is drawn
+    does not depend on what was drawn before; only what is made of it does. So Hypothesis can shrink
+    the world size without losing the rest.
+
+    Attributes:
+        draw: Hypothesis' `draw`.
+        st: Hypothesis' module of strategies.
+        offer: What the implementation on trial takes.
+        wanted: The options of `training_cases`, by name.
+        world_size, steps, outside: As in the case.
+        micro_steps: Numbers of backwards per step to draw from.
+        accumulation: Backwards per step.
+        data: The dataset.
+        model: The model.
+        real: Whether no parameter may be complex.
+        clearings: Values of `zero_grad` to draw from.
+        zero_grad: As in the case.
+        situations: The situations.
+    """
+
+    draw: Callable[[Any], Any]
+    st: Any
+    offer: Offer
+    wanted: dict[str, Any]
+    world_size: int
+    steps: int
+    micro_steps: tuple[int, ...] = (1,)
+    accumulation: int = 1
+    outside: int = 0
+    data: Data = Data()
+    model: Model = Model(1, (Layer("linear"),))  # noqa: RUF009 - frozen
+    real: bool = False
+    clearings: tuple[ZeroGrad, ...] = ("set_to_none", "zero", "never")
+    zero_grad: ZeroGrad = "set_to_none"
+    situations: list[Situation] = field(default_factory=list)
+
+    def choice(self, values: Sequence[Value]) -> Value:
+        """Draw one of some values, the simplest first."""
+        chosen: Value = self.draw(self.st.sampled_from(values))
+        return chosen
+
+    def coin(self) -> bool:
+        """Draw a truth value."""
+        return bool(self.draw(self.st.booleans()))
+
+    def one_in(self, number: int) -> bool:
+        """Draw a truth value that is true in one of so many cases."""
+        return self.choice((False,) * (number - 1) + (True,))
+
+    def small(self) -> int:
+        """Draw a number from 0 to 7."""
+        return int(self.draw(self.st.integers(0, 7)))
+
+    def any_rank(self) -> int:
+        """Draw a rank."""
+        return self.small() % self.world_size
+
+    def any_step(self) -> int:
+        """Draw a step."""
+        return self.small() % self.steps
+
+    def add(self, situation: Situation) -> None:
+        """Add a situation, in place of another of its kind."""
+        self.situations = [each for each in self.situations if each.kind != situation.kind]
+        self.situations.append(situation)
+
+    def add_layers(self, *layers: Layer) -> None:
+        """Put layers behind those of the model."""
+        self.model = Model(self.model.inputs, (*self.model.layers, *layers))
+
+    def square(self, **fields: Any) -> Layer:
+        """Return a linear layer that is as wide out as in, to stand behind those of the model."""
+        dtype = self.model.layers[0].dtype
+        return Layer("linear", self.model.widths()[-1], dtype=dtype, **fields)
+
+    def clear_gradients(self) -> None:
+        """Let no gradient be left in place from step to step."""
+        self.zero_grad = "zero" if self.zero_grad == "never" else self.zero_grad
