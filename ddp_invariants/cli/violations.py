@@ -49,8 +49,8 @@ def replay(
     """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
 
     ID is the violation's name in a report (.ddp-invariants/ID.json), or the path of a file with a
-    violation or a bare case. It runs on the implementation it was found with, unless the options
-    name another. Under torchrun or srun the job's processes are the ranks.
+    violation or a bare case. It runs on the implementation that was under test then, unless the
+    options name another. Under torchrun or srun the job's processes are the ranks.
     """
     # Imported here: it imports Hypothesis, which the other commands do not need.
     from ddp_invariants.invariants import ALL_RULES
@@ -142,7 +142,7 @@ def _stored_and_named(
 ) -> tuple[Any, Ddp, Sampler]:
     """Return the stored violation or case, and the implementation to run it on.
 
-    This is the implementation it was found with, unless an option says otherwise.
+    This is the implementation of the stored violation, unless an option names another one.
 
     Raises:
         CaseError: There is no such file, or it holds neither a violation nor a case.

@@ -209,7 +209,7 @@ OPTIONS: dict[str, Option] = {
         "course:path/to/adapters.py#KIND",
         "reference",
     ),
-    "--ddp-arg": Option("NAME=VALUE", "argument of the DDP; repeatable", repeatable=True),
+    "--ddp-arg": Option("NAME=VALUE", "argument passed to the DDP; repeatable", repeatable=True),
     "--setup": Option(
         "CALL",
         "call made first in every rank, such as pkg.mod:init(dp_size=WORLD); repeatable",
@@ -217,14 +217,18 @@ OPTIONS: dict[str, Option] = {
     ),
     "--start": Option(
         "METHOD",
-        "method called before each step's batch (default: found by common names; none: no call)",
+        "method of the DDP called before each step's batch (default: a usual name; none: no call)",
     ),
-    "--finish": Option("METHOD", "method called after backward (likewise)"),
+    "--finish": Option(
+        "METHOD", "method of the DDP called after backward (default and none: as for --start)"
+    ),
     "--after": Option("NAME", "free function called after backward"),
     "--opt": Option("NAME", "optimizer class that shards or synchronises"),
-    "--opt-arg": Option("NAME=VALUE", "argument of the optimizer; repeatable", repeatable=True),
-    "--sampler": Option("NAME", "sampler under test, named in the same ways", "reference"),
-    "--sampler-arg": Option("NAME=VALUE", "argument of the sampler; repeatable", repeatable=True),
+    "--opt-arg": Option("NAME=VALUE", "argument passed to --opt; repeatable", repeatable=True),
+    "--sampler": Option("NAME", "sampler under test, named like --ddp", "reference"),
+    "--sampler-arg": Option(
+        "NAME=VALUE", "argument passed to the sampler; repeatable", repeatable=True
+    ),
     "--declare": Option(
         "FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"
     ),

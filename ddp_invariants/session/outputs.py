@@ -114,9 +114,9 @@ def _written(path: Path, kind: str, certificate: Certificate) -> str:
     # After an interrupt the user must not wait for a drawing.
     page = render(certificate, drawn=INTERRUPTED not in certificate.partial)
     both = path.with_suffix(".json"), path.with_suffix(".html")
-    for each, text in zip(both, (to_json(certificate), page), strict=True):
+    for target, text in zip(both, (to_json(certificate), page), strict=True):
         # A reader sees the old file or the whole new one, never a part.
-        whole = each.with_name(each.name + ".part")
+        whole = target.with_name(target.name + ".part")
         whole.write_text(text, encoding="utf-8")
-        whole.replace(each)
+        whole.replace(target)
     return f"certificate: {both[0]}, {both[1]} ({headline(certificate)})"

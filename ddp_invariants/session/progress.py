@@ -137,7 +137,7 @@ class Progress:
     def seconds_left(self, judged: int) -> float:
         """Return an estimate of the seconds left; infinite before anything is judged.
 
-        It is a guess: a property takes as many cases as are asked for, or several times as many.
+        The estimate is rough: a property may take several times the requested number of cases.
         """
         planned = {rule: -(-self._cases // known.costs) for rule, known in ALL_RULES.items()}
         done = sum(count for rule, count in planned.items() if rule in self.reported)
@@ -244,7 +244,7 @@ class Screen:
         rows += [Text(f"violated: {', '.join(bad)}", style="bold red")] if bad else []
         rows += [
             Text(
-                f"{rule} has not met yet: {'; '.join(needs)}",
+                f"{rule} still needs a case with: {'; '.join(needs)}",
                 style="dim",
                 overflow="ellipsis",
                 no_wrap=True,

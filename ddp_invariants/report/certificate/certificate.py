@@ -278,11 +278,11 @@ def outcome(rules: Iterable[RuleAccount]) -> Result:
 def shortfall(properties: Properties) -> tuple[str, ...]:
     """Return the reasons why planned properties have no reported result; empty if all have one."""
     reasons = []
-    for verb, there in (
+    for verb, present in (
         ("did not run to their end", properties.executed),
         ("were not reported", properties.reported),
     ):
-        missing = [rule for rule in properties.planned if rule not in there]
+        missing = [rule for rule in properties.planned if rule not in present]
         if missing:
             listed = ", ".join(missing[:8]) + (
                 f" and {len(missing) - 8} more" if len(missing) > 8 else ""

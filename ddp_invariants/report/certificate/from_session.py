@@ -64,13 +64,13 @@ def make(
     properties = Properties(
         tuple(ALL_RULES),
         *(
-            tuple(rule for rule in ALL_RULES if rule in some)
-            for some in (ledger.ended, run.reported)
+            tuple(rule for rule in ALL_RULES if rule in rules_done)
+            for rules_done in (ledger.ended, run.reported)
         ),
     )
     partial = (*((INTERRUPTED,) if run.interrupted else ()), *shortfall(properties))
     order = list(ALL_RULES)
-    examples, shown = (_examples(some) for some in (ledger.examples, ledger.stored))
+    examples, shown = _examples(ledger.examples), _examples(ledger.stored)
     accounts = [_violation(stored, shown[path]) for path, stored in violations.items()]
     return sealed(
         Certificate(

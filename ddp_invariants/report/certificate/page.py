@@ -154,10 +154,10 @@ def side_by_side(certificates: Sequence[Certificate]) -> str:
             row.requirement,
             [
                 next(
-                    (account.verdict for account in each.rules if account.rule == row.rule),
+                    (account.verdict for account in certificate.rules if account.rule == row.rule),
                     "not tested",
                 )
-                for each in certificates
+                for certificate in certificates
             ],
         )
         for row in certificates[0].rules
@@ -165,8 +165,8 @@ def side_by_side(certificates: Sequence[Certificate]) -> str:
     names = list(
         dict.fromkeys(
             (account.side, account.name, account.meaning)
-            for each in certificates
-            for account in each.capabilities
+            for certificate in certificates
+            for account in certificate.capabilities
         )
     )
     capabilities = [
@@ -177,12 +177,12 @@ def side_by_side(certificates: Sequence[Certificate]) -> str:
                 next(
                     (
                         account.summary
-                        for account in each.capabilities
+                        for account in certificate.capabilities
                         if (account.side, account.name) == (side, name)
                     ),
                     "not probed",
                 )
-                for each in certificates
+                for certificate in certificates
             ],
         )
         for side, name, meaning in names

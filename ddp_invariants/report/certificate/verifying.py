@@ -159,8 +159,8 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
     properties, rules = certificate.properties, [account.rule for account in certificate.rules]
     if list(properties.planned) != rules or len(set(rules)) < len(rules):
         yield "the planned properties differ from the listed rules"
-    for verb, some in (("executed", properties.executed), ("reported", properties.reported)):
-        if not set(some) <= set(rules) or len(set(some)) < len(some):
+    for verb, listed in (("executed", properties.executed), ("reported", properties.reported)):
+        if not set(listed) <= set(rules) or len(set(listed)) < len(listed):
             yield f"a property that was {verb} was not planned, or is listed twice"
     expected = shortfall(properties)
     if certificate.partial not in (expected, (INTERRUPTED, *expected)):
