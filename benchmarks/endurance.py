@@ -62,7 +62,7 @@ with Hosts() as hosts, Pool(hosts.addresses) as pool:
 
 
 @dataclass(frozen=True)
-class SessionSettings:
+class ResourceUse:
     """The resources of a process: resident memory in MiB, descriptors and threads."""
 
     memory: float
@@ -70,12 +70,12 @@ class SessionSettings:
     threads: int
 
     @classmethod
-    def by(cls, pid: int) -> "SessionSettings":
+    def by(cls, pid: int) -> "ResourceUse":
         """Return the resources that a process holds now."""
         process = psutil.Process(pid)
         return cls(process.memory_info().rss / 2**20, process.num_fds(), process.num_threads())
 
-    def grown(self, now: "SessionSettings", slack: float) -> bool:
+    def grown(self, now: "ResourceUse", slack: float) -> bool:
         """Return True if the process holds more now than the slack (MiB) allows."""
         return (
             now.memory > self.memory + slack
@@ -87,7 +87,7 @@ class SessionSettings:
         return f"{self.memory:8.1f} MiB {self.descriptors:4} descriptors {self.threads:4} threads"
 
 
-def compare(who: str, kind: str, before: SessionSettings, now: SessionSettings) -> bool:
+def compare(who: str, kind: str, before: ResourceUse, now: ResourceUse) -> bool:
     """Print the resources of a process at two moments, and return True if it has grown."""
     grown = before.grown(now, SLACK[kind])
     print(f"{who:28} {before}\n{'':28} {now}{'   GROWN' if grown else ''}", flush=True)
@@ -102,8 +102,8 @@ def run(count: int, seed: int) -> bool:
             "controller": psutil.Process().pid,
             **{f"host {n}": p.pid for n, p in enumerate(hosts._processes)},
         }
-        warm: dict[str, SessionSettings] = {}
-        young: dict[int, SessionSettings] = {}
+        warm: dict[str, ResourceUse] = {}
+        young: dict[int, ResourceUse] = {}
         started, renewals = time.monotonic(), 0
         for number in range(1, count + 1):
             case = replace(CASE, world_size=draw.randint(1, 3))
@@ -116,7 +116,7 @@ def run(count: int, seed: int) -> bool:
             ranks = {process.pid: rank for rank, process in pool.processes.running.items()}
             place = number % RENEWAL
             if place == SETTLED and len(ranks) == 3:
-                young = {pid: SessionSettings.by(pid) for pid in ranks}
+                young = {pid: ResourceUse.by(pid) for pid in ranks}
             if place == RENEWAL - 1:
                 renewals += 1
                 if set(young) != set(ranks):
@@ -128,7 +128,7 @@ def run(count: int, seed: int) -> bool:
                                 f"rank {ranks[pid]}, cases to {number}",
                                 "rank",
                                 held,
-                                SessionSettings.by(pid),
+                                ResourceUse.by(pid),
                             )
                             for pid, held in young.items()
                             if pid in ranks
@@ -136,14 +136,14 @@ def run(count: int, seed: int) -> bool:
                         > 0
                     )
             if number == min(WARM, count // 2):
-                warm = {who: SessionSettings.by(pid) for who, pid in everyone.items()}
+                warm = {who: ResourceUse.by(pid) for who, pid in everyone.items()}
         took = time.monotonic() - started
         print(
             f"{count} cases in {took:.0f} s, {took / count * 1e3:.1f} ms each; {renewals} renewals"
         )
         return grown | (
             sum(
-                compare(who, who.split()[0], warm[who], SessionSettings.by(pid))
+                compare(who, who.split()[0], warm[who], ResourceUse.by(pid))
                 for who, pid in everyone.items()
             )
             > 0

@@ -11,12 +11,11 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ddp_invariants.discovery.probe import Discovery
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.report.certificate.from_session import SessionRun
+from ddp_invariants.report.certificate.from_session import SessionRun, SessionSettings
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.ending import rule_of
 from ddp_invariants.session.outputs import OutputFiles, write
@@ -24,18 +23,6 @@ from ddp_invariants.session.progress import LINE_EVERY, Listener, Progress, Scre
 
 RULE = "ddp-invariants rule"
 """The property of a test's report that names the test's rule; JUnit files have it, too."""
-
-
-@dataclass(frozen=True)
-class SessionSettings:
-    """The settings of a session that its certificate records."""
-
-    command: str
-    seed: int
-    cases: int
-    max_world_size: int
-    isolation: str
-    backend: str
 
 
 class Monitor:
@@ -146,15 +133,10 @@ class Monitor:
         self._stop_drawing()
         ledger = self.total_ledger()
         self.listener.close()
-        settings, files = self.settings, self.files
+        files = self.files
         if files.certificate or files.badge or (files.summary and ledger.cases):
             run = SessionRun(
-                settings.command,
-                settings.seed,
-                settings.cases,
-                settings.max_world_size,
-                settings.isolation,
-                settings.backend,
+                self.settings,
                 self._began.isoformat(timespec="seconds"),
                 round(time.monotonic() - self._at, 1),
                 frozenset(self.progress.reported),

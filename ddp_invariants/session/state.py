@@ -23,11 +23,12 @@ from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading, violation
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.report.certificate.from_session import SessionSettings
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.session import ending
-from ddp_invariants.session.monitor import Monitor, SessionSettings
+from ddp_invariants.session.monitor import Monitor
 from ddp_invariants.session.options import PROFILES, output_files
 from ddp_invariants.session.progress import ProgressSender
 from ddp_invariants.situations import from_plain

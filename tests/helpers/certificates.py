@@ -18,7 +18,7 @@ from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.records.violation import StoredViolation, identifier
 from ddp_invariants.report.certificate.certificate import Certificate
-from ddp_invariants.report.certificate.from_session import SessionRun, make
+from ddp_invariants.report.certificate.from_session import SessionRun, SessionSettings, make
 from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.situations.timing import Disturbed
 
@@ -93,12 +93,7 @@ def ledger(cases: int = 40) -> Ledger:
 def run(**changes: Any) -> SessionRun:
     """Return a session's settings and duration, with the changes given."""
     usual = SessionRun(
-        "pytest -n 2 properties/",
-        1,
-        40,
-        4,
-        "pooled",
-        "gloo",
+        SessionSettings("pytest -n 2 properties/", 1, 40, 4, "pooled", "gloo"),
         "2026-01-02T03:04:05+00:00",
         12.5,
         frozenset(ALL_RULES),

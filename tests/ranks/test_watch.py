@@ -24,8 +24,9 @@ from ddp_invariants.cli import main
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate import verifying
+from ddp_invariants.report.certificate.from_session import SessionSettings
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.session.monitor import Monitor, SessionSettings
+from ddp_invariants.session.monitor import Monitor
 from ddp_invariants.session.outputs import OutputFiles
 from ddp_invariants.session.progress import Listener, Progress, ProgressSender
 

@@ -33,8 +33,8 @@ from ddp_invariants.search.ledger import Entry, Ledger
 
 
 @dataclass(frozen=True)
-class SessionRun:
-    """Facts of a session that its ledger and its discovery lack: its start and its reports."""
+class SessionSettings:
+    """The settings of a session that its certificate records."""
 
     command: str
     seed: int
@@ -42,6 +42,21 @@ class SessionRun:
     max_world_size: int
     isolation: str
     backend: str
+
+
+@dataclass(frozen=True)
+class SessionRun:
+    """The facts of a session that its ledger and its discovery lack.
+
+    Attributes:
+        settings: The settings.
+        began: Start time, as ISO 8601 in UTC.
+        seconds: Duration.
+        reported: Rules for whose property pytest reported an outcome.
+        interrupted: True if the user interrupted the session.
+    """
+
+    settings: SessionSettings
     began: str
     seconds: float
     reported: frozenset[str]
@@ -59,7 +74,7 @@ def make(
         run: The session.
         violations: The stored violations that the ledger confirmed, by file.
     """
-    scope = discovery.scope(run.max_world_size)
+    scope = discovery.scope(run.settings.max_world_size)
     rules = tuple(_rule(rule, ledger, scope.unclaimed) for rule in ALL_RULES)
     properties = Properties(
         tuple(ALL_RULES),
@@ -98,15 +113,15 @@ def _setting(discovery: Discovery, run: SessionRun) -> Setting:
         importlib.metadata.version("numpy"),
         importlib.metadata.version("hypothesis"),
         platform.python_version(),
-        run.backend,
+        run.settings.backend,
         f"{platform.system()} {platform.release()} {platform.machine()}",
         _processor(),
         len(os.sched_getaffinity(0)),
-        run.command,
-        run.seed,
-        run.cases,
-        run.max_world_size,
-        run.isolation,
+        run.settings.command,
+        run.settings.seed,
+        run.settings.cases,
+        run.settings.max_world_size,
+        run.settings.isolation,
         run.began,
         run.seconds,
     )
