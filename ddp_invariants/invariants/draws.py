@@ -75,7 +75,7 @@ class Draws:
 
     @property
     def costly(self) -> bool:
-        """Whether a case ends a process, or repeats its run."""
+        """True if a case ends a process, or repeats its run."""
         return self.rounds > 1 or "death" in self.injected_failures
 
 
@@ -102,7 +102,7 @@ class ShardDraws:
 
     @property
     def costly(self) -> bool:
-        """Whether a case ends a process, or repeats its run: no question to a sampler does."""
+        """False: no question to a sampler ends a process, or repeats its run."""
         return False
 
 

@@ -9,7 +9,7 @@ from ddp_invariants.processes.backends import Backend
 
 
 class Claims(Protocol):
-    """The claims of an implementation, as far as rules need them; `discovery.scope.Scope` has them."""
+    """The claims of an implementation that rules need; `discovery.scope.Scope` has them."""
 
     @property
     def declared(self) -> Declarations:
@@ -33,7 +33,7 @@ class Exclusion:
 
     Attributes:
         reason: The reason, as a report prints it.
-        applies: Whether the reason holds for an implementation.
+        applies: A test for the claims of an implementation.
     """
 
     reason: str

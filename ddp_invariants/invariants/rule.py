@@ -51,15 +51,15 @@ Judge = Callable[[Subject, Tally], Failure | None]
 
 @dataclass(frozen=True)
 class Script:
-    """How an exported script of plain torch shows a rule's failure.
+    """The way in which an exported script of plain torch shows a rule's failure.
 
     Attributes:
         checks: Parts of the script's template that look for the failure.
         beyond: Why no script shows the failure; empty where one does.
-        follows_unused: Whether a script shows the failure where a forward passes layers by.
-        follows_scaler: Whether a script shows the failure where the loss is scaled.
-        follows_dropout: Whether a script shows the failure where layers draw random numbers.
-        follows_main: Whether a script shows the failure where the optimizer updates a copy.
+        follows_unused: A script shows the failure even if a forward passes layers by.
+        follows_scaler: A script shows the failure even if the loss is scaled.
+        follows_dropout: A script shows the failure even if layers draw random numbers.
+        follows_main: A script shows the failure even if the optimizer updates a copy.
     """
 
     checks: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class MovedAfter:
 
     Attributes:
         rule: The rule that explains such a failure.
-        when: Whether a failure is such a one.
+        when: A test for such a failure.
     """
 
     rule: str
@@ -101,7 +101,7 @@ class Row:
         id: Such as `GRAD-2`; fixed for ever.
         requirement: The requirement, in one sentence.
         needs: Situations without which the rule has proved nothing in a run.
-        source: Where the requirement comes from.
+        source: The origin of the requirement.
         level: `core` for every implementation; `capability` where one is offered; `declared` where
             it is declared; `observed` if the rule never judges.
         draws: The cases of the rule's own property.
@@ -110,17 +110,17 @@ class Row:
             it, and of every rule before it, explains a failure of this rule. Of two rules about the
             same values the narrower comes first: the smallest case contains its situation because
             the fault needs it. Empty for the first rule, and for rules outside the order.
-        moved_after: Which failures have another place in the order of causes.
+        moved_after: An exception: failures with another place in the order of causes.
         costs: How many ordinary cases one of the rule's own takes as long as; its property draws so
             many fewer.
         confirmations: Runs in fresh processes in which a failure is to be seen again.
-        observed_groups: Whether the rule needs process groups that record every collective.
-        rests_on_probes: Whether the rule applies only where a probe has seen a capability, which no
+        observed_groups: The rule needs process groups that record every collective.
+        rests_on_probes: The rule applies only if a probe has seen a capability, which no
             declaration tells.
-        repeats_undisturbed: Whether a case is run a second time, without perturbation and injected
-            failure.
-        counts_when_injected: Whether a failure counts in a case with an injected failure. Other
-            rules' failures do not: wrong gradients after an exception are reported once.
+        repeats_undisturbed: A test for cases that need a second run, without perturbation and
+            injected failure.
+        counts_when_injected: A failure counts even in a case with an injected failure. Failures of
+            the rest do not: wrong gradients after an exception are reported once.
         script: How an exported script shows a failure.
     """
 
@@ -148,17 +148,17 @@ class Row:
 
     @property
     def is_about_samplers(self) -> bool:
-        """Whether the rule judges a sampler; the others judge training."""
+        """True for a rule that judges a sampler; False for a rule that judges training."""
         return self.invariant == "SHARD"
 
     @property
     def is_about_values(self) -> bool:
-        """Whether the rule compares values, not the course of collectives or processes."""
+        """True for a rule that compares values, not the course of collectives or processes."""
         return self.invariant not in ("COMM", "LIVE")
 
     def why_excluded(self, claims: Claims) -> str:
         """Return the first reason for which the rule does not apply; empty where it applies."""
-        return next((one.reason for one in self.excluded if one.applies(claims)), "")
+        return next((each.reason for each in self.excluded if each.applies(claims)), "")
 
 
 def invariant_of(rule: str) -> str:

@@ -45,10 +45,10 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         raise _without_life(runner, rule, name, runner.lifeless)
     case, seen = repeated(runner, failure.rule, case)
     runs = ALL_RULES[failure.rule].confirmations
-    found, evidence = _reported(runner, failure, case, seen), seen[0][1] if seen else None
+    reported, evidence = _reported(runner, failure, case, seen), seen[0][1] if seen else None
     path = path_of(runner, case, failure.rule)
     repeat = messages.how_to_repeat(runner.options.command, failure.rule, rule, path)
-    store(runner, case, found, (len(seen), runs), evidence, repeat)
+    store(runner, case, reported, (len(seen), runs), evidence, repeat)
     if not seen:
         runner.hung = False
         runner.ledger[failure.rule].inconclusive = True
@@ -57,8 +57,8 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         # A certificate shows what the ranks send, which plain groups do not record.
         runner.findings(case, observed=True)
     runner.ledger.confirm(failure.rule, path, runner.evidence)
-    text = messages.violation(found, name, case, repeated=(len(seen), runs), repeat=repeat)
-    violation = violation_class(failure.rule)(text, found, case)
+    text = messages.violation(reported, name, case, repeated=(len(seen), runs), repeat=repeat)
+    violation = violation_class(failure.rule)(text, reported, case)
     if failure.rule == ENDS:
         runner.lifeless = violation
     raise violation
@@ -78,14 +78,14 @@ def _reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) ->
 
     Plain groups record nothing of what was sent; the search ran the same case on observed groups.
     """
-    found = _told_apart(runner, seen[0][0], case) if seen else failure
-    same = found.fact == failure.fact
+    reported = _told_apart(runner, seen[0][0], case) if seen else failure
+    same = reported.fact == failure.fact
     root, _ = underlying(runner, failure, case)
     return replace(
-        found,
+        reported,
         first=f"{root.rule}: {root.fact}" if root.rule != failure.rule else "",
-        event=found.event or failure.event,
-        got=failure.got if same and ALL_RULES[found.rule].invariant == "LIVE" else found.got,
+        event=reported.event or failure.event,
+        got=failure.got if same and ALL_RULES[reported.rule].invariant == "LIVE" else reported.got,
     )
 
 
@@ -157,12 +157,12 @@ def _again(runner: Runner, rule: str, case: Case, runs: int) -> list[Seen]:
 
 
 def _told_apart(runner: Runner, failure: Failure, case: Case) -> Failure:
-    """Return a failure with those of its causes that larger cases do not rule out ([Note: causes])."""
+    """Return a failure without the causes that larger cases rule out ([Note: causes])."""
     larger = (
         runner.findings(candidate)[failure.rule].failure
         for candidate in (telling(case, runner.scope) if failure.causes else ())
     )
-    return narrowed(failure, [one for one in larger if one is not None])
+    return narrowed(failure, [again for again in larger if again is not None])
 
 
 def _surer(case: Case) -> Iterator[TrainingCase]:

@@ -25,7 +25,7 @@ _DEALT = 240
 
 
 def telling(case: Case, scope: Scope) -> Iterator[Case]:
-    """Yield larger cases of the same kind; an implementation may pass them and fail the smaller one."""
+    """Yield larger cases of the same kind; an implementation that fails the smaller may pass them."""
     if isinstance(case, ShardCase):
         few = ((11, 3), (9, 4), (13, 5)) if 2 * case.data.samples < case.world_size else ()
         # A fault about datasets far shorter than the world does not show on longer ones.

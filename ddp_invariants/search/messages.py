@@ -71,8 +71,8 @@ def not_repeated(
         labelled("case", describe(case)),
         labelled(
             "confirmed",
-            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier cases left in "
-            "the process; with --isolation fresh each case has new ones",
+            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier "
+            "cases left in the process; with --isolation fresh each case has new ones",
         ),
         f"  {'repeat':<{_LABELS}}{repeat}",
     ]
@@ -93,21 +93,21 @@ def without_life(
     )
 
 
-def how_to_repeat(command: str, found: str, tested: str, path: Path) -> str:
+def how_to_repeat(command: str, failed: str, tested: str, path: Path) -> str:
     """Return the command that repeats a violation.
 
     Args:
         command: The command that the user started; empty if the user called `certify`.
-        found: The rule that failed.
+        failed: The rule that failed.
         tested: The rule that was tested.
         path: The file that the violation is stored in.
     """
-    which = found if found in ALL_RULES and found != ENDS else tested
+    rule = failed if failed in ALL_RULES and failed != ENDS else tested
     if command:
-        return f"{command} --replay {path} -k {which.replace('-', '').lower()}"
-    if found in SHIPPED:
+        return f"{command} --replay {path} -k {rule.replace('-', '').lower()}"
+    if failed in SHIPPED:
         return f"ddp-invariants replay {path}"
-    return f"certify(…, {which!r}, replay={str(path)!r})"
+    return f"certify(…, {rule!r}, replay={str(path)!r})"
 
 
 def unproved(

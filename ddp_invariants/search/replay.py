@@ -30,26 +30,32 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
         HarnessError: The harness failed.
     """
     on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
-    runner, name = Runner(pool, on_trial, Options()), on_trial.named(case)
+    runner, implementation = Runner(pool, on_trial, Options()), on_trial.named(case)
     asked = [rule] if rule else list(ALL_RULES)
-    excluded = {one: on_trial.scope.excluded(one) for one in asked}
+    excluded = {name: on_trial.scope.excluded(name) for name in asked}
     if rule and excluded[rule]:
         return Replayed(
-            Outcome.INCONCLUSIVE, name, case, (rule,), reason=f"it is not claimed: {excluded[rule]}"
+            Outcome.INCONCLUSIVE,
+            implementation,
+            case,
+            (rule,),
+            reason=f"it is not claimed: {excluded[rule]}",
         )
     runs: list[dict[str, Finding]] = []
     for number in range(ALL_RULES[rule].confirmations if rule else CONFIRMATIONS):
         # If all rules are asked, the first run has the observed groups that some of them need.
         observed = not rule and number == 0
-        found = runner.findings(case, confirming=True, rule=rule, observed=observed)
-        runs.append({one: found[one] for one in asked if one in found and not excluded[one]})
-        if found[ENDS].failure is not None:  # Each further run would cost a deadline.
+        findings = runner.findings(case, confirming=True, rule=rule, observed=observed)
+        runs.append(
+            {name: findings[name] for name in asked if name in findings and not excluded[name]}
+        )
+        if findings[ENDS].failure is not None:  # Each further run would cost a deadline.
             break
-    return _summed_up(name, case, runs, _lifeless(found, rule))
+    return _summed_up(implementation, case, runs, _lifeless(findings, rule))
 
 
 def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Scope:
-    """Return the implementation's declarations, or its probed capabilities if the rule needs them."""
+    """Return the declared scope, or the probed scope if the rule needs it."""
     if rule and ALL_RULES[rule].rests_on_probes:
         return discover(
             pool, ddp, sampler, max(4, case.ranks_needed) if isinstance(case, TrainingCase) else 4
@@ -67,9 +73,9 @@ def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Sco
     return Scope(without=without | frozenset(dealt.unsupported), sampler=dealt)
 
 
-def _lifeless(found: dict[str, Finding], rule: str) -> str:
-    """Return why a rule lacks its evidence: the run hung or died. Empty if the rule is about that."""
-    failure = found[ENDS].failure
+def _lifeless(findings: dict[str, Finding], rule: str) -> str:
+    """Return why a rule lacks its evidence: the run hung or died; empty for a rule about that."""
+    failure = findings[ENDS].failure
     return (
         "" if failure is None or rule in ("", ENDS) else f"{failure.fact} ({ENDS}): {failure.got}"
     )
@@ -81,9 +87,9 @@ def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: 
         rule for rule in runs[0] if any(run[rule].about or run[rule].failure for run in runs)
     )
     failures = tuple(
-        found
-        for found in (_first(run[rule].failure for run in runs) for rule in rules)
-        if found is not None
+        failure
+        for failure in (_first(run[rule].failure for run in runs) for rule in rules)
+        if failure is not None
     )
     seen = sum(any(finding.failure is not None for finding in run.values()) for run in runs)
     if failures:
@@ -115,5 +121,5 @@ def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: 
     return Replayed(Outcome.FIXED, name, case, rules, runs=len(runs))
 
 
-def _first(found: Iterable[Failure | None]) -> Failure | None:
-    return next((failure for failure in found if failure is not None), None)
+def _first(failures: Iterable[Failure | None]) -> Failure | None:
+    return next((failure for failure in failures if failure is not None), None)

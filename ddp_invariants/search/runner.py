@@ -20,7 +20,7 @@ from ddp_invariants.situations.timing import Disturbed
 Isolation = Literal["pooled", "fresh"]
 
 HUNG_DEADLINE = 3.0
-"""Seconds a case gets once another has hung; the slowest right case of a default run takes under 1 s."""
+"""Seconds a case gets after an earlier case has hung. A right case of a default run takes under 1."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Runner:
 
     Attributes:
         ledger: The account of all findings.
-        hung: Whether a rank has hung. A hang costs a whole deadline, so every later case gets a
-            shorter one; a confirmation never does.
+        hung: True after a hang. A hang costs a whole deadline, so every later case gets a shorter
+            one; a confirmation never does.
         lifeless: The hang or death that has been reported already.
         evidence: The evidence of the last run, for a violation that is stored.
     """
@@ -115,10 +115,10 @@ class Runner:
         self.evidence = evidence
         self.ledger.look_at(evidence)
         self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
-        found = judge(evidence, self.scope.declared, self.scope.sampler)
+        findings = judge(evidence, self.scope.declared, self.scope.sampler)
         if journal is not None:
-            journal.note(asked, name, case, found)
-        return found
+            journal.note(asked, name, case, findings)
+        return findings
 
     def _trained(
         self, case: TrainingCase, rule: str, *, fresh: bool, observed: bool, patience: float | None

@@ -1,4 +1,4 @@
-"""A search: draw cases, run them, account for what a rule found, and make a failing case simpler."""
+"""A search: draw cases, run them, keep account of a rule, and make a failing case simpler."""
 
 import hashlib
 import time
@@ -33,7 +33,7 @@ from ddp_invariants.search.runner import Runner
 from ddp_invariants.situations.poison import Poisoned
 
 SHRINK_RUNS = 300
-"""Cases that a property runs after its first failure, to shrink it. Runs that hang count for many."""
+"""Cases that a property runs after its first failure, to shrink it."""
 SHRINK_SECONDS = 20.0
 
 
@@ -101,7 +101,7 @@ class Search:
         """Have Hypothesis draw cases, and shrink the failing one.
 
         Args:
-            name: Tells this search from every other.
+            name: A name of this search that no other search has.
             asked: The cases.
             count: The largest number of cases.
 
@@ -223,9 +223,9 @@ class Search:
                 *simpler(case),
             ):
                 asked = Asked(rule, candidate)
-                found = self.failing[asked] if asked in self.failing else self._failure(asked)
-                if found is not None and (found.rule == failure.rule or not self.rule):
-                    failure, case, improved = found, candidate, True
+                seen = self.failing[asked] if asked in self.failing else self._failure(asked)
+                if seen is not None and (seen.rule == failure.rule or not self.rule):
+                    failure, case, improved = seen, candidate, True
                     break
         return failure, case
 

@@ -199,7 +199,7 @@ class Trial(Runner):
         again, _ = confirm.repeated(self, failure.rule, case)
         failure, case = confirm.underlying(self, failure, again)
         findings = self.findings(case, rule=failure.rule)
-        failed = tuple(one.rule for one in self.failures(findings, case))
+        failed = tuple(failing.rule for failing in self.failures(findings, case))
         try:
             confirm.confirm(self, failure.rule, failure, case)
         except Violation as violation:
