@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ddp_invariants.oracle import blocks
 from ddp_invariants.oracle.balls import Ball, FloatArray, exactly
+from ddp_invariants.oracle.layers import attention, batch_norm, convolution, norm
 
 Array = npst.arrays
 f32 = np.float32
@@ -104,7 +104,7 @@ def test_every_way_to_norm_lies_within_the_bound(
     numbers = Array(f32, x.shape[-1], elements=st.floats(-4, 4, width=32, allow_subnormal=False))
     gain, shift = data.draw(numbers), data.draw(numbers)
     g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
-    ball, kept = blocks.normed(
+    ball, kept = norm.normed(
         exactly(x.astype(float)), gain.astype(float), shift.astype(float), "float32"
     )
     mean, variance = MOMENTS[moments](x)
@@ -114,7 +114,7 @@ def test_every_way_to_norm_lies_within_the_bound(
     for result in _forwards(x, mean, scale, gain, shift):
         assert inside(result, ball)
     exact = exactly(x.astype(float))
-    back, gradients = blocks.normed_back(
+    back, gradients = norm.normed_back(
         exactly(g.astype(float)), exact, kept, gain.astype(float), "float32"
     )
     for backward in (_as_torch, _through_the_normed):
@@ -164,8 +164,8 @@ def test_what_torch_adds_up_before_it_scales_may_overflow(weight: float) -> None
         np.array([[[1e21, -1e21, 1e21, 1e21]]], np.float32),
     )
     exact, of_weight = exactly(x.astype(float)), np.array([weight])
-    _, kept = blocks.batch_normed(exact, of_weight, None, "float32")
-    back, gradients = blocks.batch_normed_back(
+    _, kept = batch_norm.batch_normed(exact, of_weight, None, "float32")
+    back, gradients = batch_norm.batch_normed_back(
         exactly(g.astype(float)), exact, kept, of_weight, "float32"
     )
     given_, gain = (
@@ -194,16 +194,16 @@ def test_every_way_to_norm_a_batch_lies_within_the_bound(
     numbers = Array(f32, channels, elements=st.floats(-4, 4, width=32, allow_subnormal=False))
     weight, bias = data.draw(numbers), data.draw(numbers)
     g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
-    ball, kept = blocks.batch_normed(
+    ball, kept = batch_norm.batch_normed(
         exactly(x.astype(float)), weight.astype(float), bias.astype(float), "float32"
     )
-    back, gradients = blocks.batch_normed_back(
+    back, gradients = batch_norm.batch_normed_back(
         exactly(g.astype(float)), exactly(x.astype(float)), kept, weight.astype(float), "float32"
     )
     apart, of_apart, gain = _by_channel(x), _by_channel(g), weight[:, None]
     mean, variance = MOMENTS[moments](apart)
     scale = f32(1) / np.sqrt(variance + f32(1e-5))
-    within = blocks._by_channel(ball), blocks._by_channel(back)
+    within = batch_norm._by_channel(ball), batch_norm._by_channel(back)
     for result in _forwards(apart, mean, scale, gain, bias[:, None]):
         assert inside(result, within[0])
     assert inside(_as_torch(apart, mean, scale, of_apart * gain), within[1])
@@ -233,7 +233,7 @@ def test_every_way_to_norm_a_batch_lies_within_the_bound(
 )
 def test_every_way_to_share_lies_within_the_bound(scores: np.ndarray) -> None:
     """A softmax lies within the bound, with or without the maximum subtracted, or as a logistic."""
-    ball = blocks._shares(exactly(scores.astype(float)), "float32")
+    ball = attention._shares(exactly(scores.astype(float)), "float32")
     off = np.exp(scores - scores.max(-1, keepdims=True))
     assert inside(off / off.sum(-1, keepdims=True), ball)
     with np.errstate(over="ignore"):
@@ -249,19 +249,19 @@ def test_the_bounds_are_no_tolerance() -> None:
     rng = np.random.default_rng(0)
     x = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
     g = exactly(rng.uniform(-1, 1, (1, 4, 8)).astype(f32).astype(float))
-    _, kept = blocks.normed(x, np.ones(8), np.zeros(8), "float32")
-    back, _ = blocks.normed_back(g, x, kept, np.ones(8), "float32")
+    _, kept = norm.normed(x, np.ones(8), np.zeros(8), "float32")
+    back, _ = norm.normed_back(g, x, kept, np.ones(8), "float32")
     assert back.radius.max() < 1e-3 * np.abs(back.centre).max()
-    normed, kept = blocks.batch_normed(x, np.ones(2), np.zeros(2), "float32")
-    back, gradients = blocks.batch_normed_back(g, x, kept, np.ones(2), "float32")
+    normed, kept = batch_norm.batch_normed(x, np.ones(2), np.zeros(2), "float32")
+    back, gradients = batch_norm.batch_normed_back(g, x, kept, np.ones(2), "float32")
     for ball in (normed, back, *gradients.values()):
         assert ball.radius.max() < 1e-3 * np.abs(ball.centre).max()
     weights: dict[str, FloatArray] = {
         name: rng.uniform(-1, 1, (4, 4)).astype(f32).astype(float)
         for name in ("query", "key", "value")
     }
-    _, attended = blocks.attended(x, weights, "float32")
-    back, gradients = blocks.attended_back(g, attended, weights, "float32")
+    _, attended = attention.attended(x, weights, "float32")
+    back, gradients = attention.attended_back(g, attended, weights, "float32")
     for ball in (back, *gradients.values()):
         assert ball.radius.max() < 1e-4 * np.abs(ball.centre).max()
 
@@ -275,9 +275,9 @@ def test_what_may_overflow_is_not_known(size: float) -> None:
     x = exactly(size * np.array([[[1.0, -1.0, 0.5, 2.0] * 8]]))
     weights = dict.fromkeys(("query", "key", "value"), np.eye(16))
     for balls in (
-        blocks.attended(x, weights, "float32"),
-        blocks.normed(x, np.ones(32), np.zeros(32), "float32"),
-        blocks.batch_normed(x, np.ones(8), np.zeros(8), "float32"),
+        attention.attended(x, weights, "float32"),
+        norm.normed(x, np.ones(32), np.zeros(32), "float32"),
+        batch_norm.batch_normed(x, np.ones(8), np.zeros(8), "float32"),
     ):
         assert (not np.isfinite(balls[0].radius).any()) == (size > 1e18)
 
@@ -299,8 +299,8 @@ def test_a_convolution_of_integers_is_exact(channels: int) -> None:
         result[b, o, i, j] += kernel[o, c, a, d] * padded[b, c, i + a, j + d]
         of_kernel[o, c, a, d] += g_BOIJ[b, o, i, j] * padded[b, c, i + a, j + d]
         of_padded[b, c, i + a, j + d] += g_BOIJ[b, o, i, j] * kernel[o, c, a, d]
-    convolved = blocks.convolved(exactly(x), exactly(kernel), None, "float32")
-    back, gradients = blocks.convolved_back(exactly(g), exactly(x), exactly(kernel), "float32")
+    convolved = convolution.convolved(exactly(x), exactly(kernel), None, "float32")
+    back, gradients = convolution.convolved_back(exactly(g), exactly(x), exactly(kernel), "float32")
     for ball, expected in (
         (convolved, result),
         (back, of_padded[:, :, 1:, 1:]),

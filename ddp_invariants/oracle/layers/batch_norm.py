@@ -1,0 +1,75 @@
+"""BatchNorms: each channel of 2 x 2 pixels by its mean and variance over a rank's batch.
+
+Suffixes: W ranks, B batch, C channels.
+"""
+
+import numpy as np
+
+from ddp_invariants.oracle.balls import Ball, FloatArray
+from ddp_invariants.oracle.layer import Gradients, LayerOracle, Place, layer_kind
+from ddp_invariants.oracle.layers.norm import Normed, normed, normed_back
+
+
+def _by_channel(ball: Ball) -> Ball:
+    """Shape (W, B, 4 C) to (W, C, 4 B)."""
+
+    def turned(values: FloatArray) -> FloatArray:
+        ranks, batch, width = values.shape
+        return (
+            values.reshape(ranks, batch, width // 4, 4)
+            .transpose(0, 2, 1, 3)
+            .reshape(ranks, width // 4, 4 * batch)
+        )
+
+    return Ball(turned(ball.centre), turned(ball.radius), ball.quantum)
+
+
+def _by_sample(ball: Ball) -> Ball:
+    """Shape (W, C, 4 B) to (W, B, 4 C)."""
+
+    def turned(values: FloatArray) -> FloatArray:
+        ranks, channels, pixels = values.shape
+        return (
+            values.reshape(ranks, channels, pixels // 4, 4)
+            .transpose(0, 2, 1, 3)
+            .reshape(ranks, pixels // 4, 4 * channels)
+        )
+
+    return Ball(turned(ball.centre), turned(ball.radius), ball.quantum)
+
+
+def batch_normed(
+    x: Ball, weight: FloatArray, bias: FloatArray | None, dtype: str
+) -> tuple[Ball, Normed]:
+    """Each channel of images of 2 x 2 by its own mean and variance over a rank's batch. Shape (W, B, 4 C) to (W, B, 4 C)."""
+    shift = np.zeros_like(weight) if bias is None else bias
+    found, kept = normed(_by_channel(x), weight[:, None], shift[:, None], dtype)
+    return _by_sample(found), kept
+
+
+def batch_normed_back(
+    g: Ball, x: Ball, kept: Normed, weight: FloatArray, dtype: str
+) -> tuple[Ball, Gradients]:
+    """The gradient of the input, (W, B, 4 C), and those of weight and bias, (W, C).
+
+    torch takes mean(g) and the rest off g first and multiplies all by weight and scale last: the
+    same products, each with no more roundings than `normed_back` counts.
+    """
+    back, gradients = normed_back(_by_channel(g), _by_channel(x), kept, weight[:, None], dtype)
+    return _by_sample(back), {"weight": gradients["gain"], "bias": gradients["shift"]}
+
+
+@layer_kind("batch_norm")
+class BatchNorm(LayerOracle):
+    """BatchNorms in training."""
+
+    def forward(self, place: Place, x: Ball, dtype: str) -> tuple[Ball, Normed]:
+        """Return the normed input, times the weight plus the bias."""
+        bias = place.values("bias") if place.layer.bias else None
+        return batch_normed(x, place.values("weight"), bias, dtype)
+
+    def backward(
+        self, place: Place, g: Ball, x: Ball, kept: Normed, dtype: str
+    ) -> tuple[Ball, Gradients]:
+        """Return the gradients of the input, of the weight and of the bias."""
+        return batch_normed_back(g, x, kept, place.values("weight"), dtype)

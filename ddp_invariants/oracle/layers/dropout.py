@@ -1,0 +1,22 @@
+"""Dropout: each number of the input is multiplied by 0, 1 or 2, which rounds nothing."""
+
+from ddp_invariants.oracle.balls import Ball, masked
+from ddp_invariants.oracle.layer import Gradients, LayerOracle, Place, layer_kind
+
+
+@layer_kind("dropout")
+class Dropout(LayerOracle):
+    """Dropout by the factors that the ranks drew."""
+
+    def forward(self, place: Place, x: Ball, dtype: str) -> tuple[Ball, None]:
+        """Return the input times the factors."""
+        assert place.drawn is not None
+        return masked(x, place.drawn, dtype), None
+
+    def backward(
+        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+    ) -> tuple[Ball, Gradients]:
+        """Return the gradient of the result times the factors."""
+        del x, kept
+        assert place.drawn is not None
+        return masked(g, place.drawn, dtype), {}

@@ -1,0 +1,141 @@
+"""A model's layers at one set of parameters, in balls: `ranks.training.model.Replica` again.
+
+Suffixes: W ranks, B batch, I and O widths in and out.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import PASSING
+from ddp_invariants.oracle.balls import Ball, FloatArray, cast, exactly, gelu, plus, relu, times
+from ddp_invariants.oracle.layer import Place
+from ddp_invariants.oracle.layers import ORACLES
+
+
+def nothing(parameter: FloatArray, ranks: int) -> Ball:
+    """Return a gradient of zero for a parameter on each rank.
+
+    Its shape is the parameter's; a weight's is (W, O, I) however it is stored.
+    """
+    shape = parameter.shape
+    return exactly(
+        np.zeros((ranks, shape[0], int(np.prod(shape[1:]))))
+        if len(shape) > 1
+        else np.zeros((ranks, *shape))
+    )
+
+
+@dataclass(frozen=True)
+class _Entered:
+    """The values that a layer's backward needs of its forward.
+
+    Attributes:
+        place: The layer.
+        x: Its input in the dtype it computes in.
+        dtype: That dtype.
+        source: The dtype of its input before.
+        factor: The derivative of its activation; None for a layer without.
+        kept: Values its forward kept.
+    """
+
+    place: Place
+    x: Ball
+    dtype: str
+    source: str
+    factor: Ball | None
+    kept: Any
+
+
+@dataclass
+class Stack:
+    """A case's layers at one set of parameters.
+
+    Attributes:
+        case: The case.
+        parameters: Values by full name.
+        passed_by: Indices of the layers that the forward passes by.
+        drawn: The factors that layers drew, by the layer's index.
+        gradients: The gradients of trainable parameters, once `backward` has run.
+        magnitudes: Of sparse gradients, the magnitudes of the rows kept as a sum, added up.
+    """
+
+    case: TrainingCase
+    parameters: Mapping[str, FloatArray]
+    passed_by: frozenset[int] = frozenset()
+    drawn: Mapping[int, FloatArray] = field(default_factory=dict)
+    gradients: dict[str, Ball] = field(default_factory=dict)
+    magnitudes: dict[str, FloatArray] = field(default_factory=dict)
+    _entered: list[_Entered] = field(default_factory=list)
+    _parts: Counter[str] = field(default_factory=Counter)
+
+    def forward(self, inputs_WBI: FloatArray) -> tuple[Ball, str]:
+        """Return the outputs (W, B, O) and their dtype."""
+        layers = self.case.model.layers
+        dtype = "float64" if layers[0].dtype == "float64" else "float32"
+        x = cast(exactly(inputs_WBI), "float64", dtype)
+        for index, layer in enumerate(layers):
+            if index in self.passed_by:
+                continue
+            place = Place(
+                self.case.model,
+                index,
+                self.parameters,
+                self.case.autocast,
+                inputs_WBI,
+                self.drawn.get(index),
+            )
+            for _ in range(1 + layer.twice):
+                x, dtype = self._through(place, x, dtype)
+        return x, dtype
+
+    def _through(self, place: Place, x: Ball, source: str) -> tuple[Ball, str]:
+        """Return one layer's result, and its dtype."""
+        layer, dtype = place.layer, source
+        if layer.kind not in PASSING:
+            dtype = place.computed
+            # An input that is not in that dtype is rounded to the layer's own dtype on the way.
+            if source != dtype:
+                x = cast(cast(x, source, layer.dtype), layer.dtype, dtype)
+        entering, factor = x, None
+        x, kept = ORACLES[layer.kind].forward(place, x, dtype)
+        if layer.activation != "none":
+            x, factor = relu(x) if layer.activation == "relu" else gelu(x, dtype)
+        self._entered.append(_Entered(place, entering, dtype, source, factor, kept))
+        return x, dtype
+
+    def backward(self, g: Ball) -> None:
+        """Collect every trainable parameter's gradient, from that of the outputs in their dtype."""
+        for entered in reversed(self._entered):
+            place, dtype = entered.place, entered.dtype
+            if entered.factor is not None:
+                g = times(g, entered.factor, dtype)
+            oracle = ORACLES[place.layer.kind]
+            for name, magnitude in oracle.magnitudes(place, g).items():
+                if not place.frozen(name):
+                    self.magnitudes[place.full(name)] = magnitude
+            g, gradients = oracle.backward(place, g, entered.x, entered.kept, dtype)
+            for name, gradient in gradients.items():
+                if (name != "bias" or place.layer.bias) and not place.frozen(name):
+                    self._add(place.full(name), gradient, dtype)
+            if place.layer.kind not in PASSING:
+                g = cast(g, dtype, entered.source)
+
+    def _add(self, name: str, gradient: Ball, dtype: str) -> None:
+        """Add a parameter's gradient, which has a part for each use of the parameter."""
+        known = self.gradients.get(name)
+        self.gradients[name] = (
+            gradient if known is None else plus(known, gradient, dtype, self._parts[name])
+        )
+        self._parts[name] += 1
+
+    def count_unused_as_zero(self) -> None:
+        """Give the trainable parameters that no layer used a gradient of zero."""
+        model, ranks = self.case.model, len(next(iter(self.gradients.values())).centre)
+        for name in model.used(frozenset()) - self.gradients.keys():
+            if not model.layers[int(name.split(".")[1])].frozen:
+                self.gradients[name] = nothing(self.parameters[name], ranks)
