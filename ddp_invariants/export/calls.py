@@ -1,8 +1,11 @@
 """A training case as pieces of Python source, for the templates of scripts: its model, its samples, the calls around a step."""
 
+import ast
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +13,7 @@ import numpy as np
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import PARTS
-from ddp_invariants.cases.layers import PARAMETERS, Layer
+from ddp_invariants.cases.layers import PARAMETERS, Layer, LayerKind
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
@@ -72,7 +75,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
     built = [
-        _built(index, layer, case.model.widths()[index])
+        _built(case, index, layer, case.model.widths()[index])
         for index, layer in enumerate(case.model.layers)
     ]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
@@ -86,8 +89,8 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
     return initial, built, forward
 
 
-def _built(index: int, layer: Layer, width: int) -> str:
-    """The line that adds a layer to the model."""
+def _built(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
+    """Return the line that adds a layer to the model."""
 
     def tensor(name: str, dtype: str) -> str:
         text = (
@@ -98,60 +101,89 @@ def _built(index: int, layer: Layer, width: int) -> str:
     def parameter(text: str) -> str:
         return f"nn.Parameter({text}{', requires_grad=False' if layer.frozen else ''})"
 
-    if layer.kind == "statistics":
-        inside = ", ".join(
-            (tensor("running", "float32"), tensor("count", "int64"), tensor("seen", "bool"))
-        )
-        return f"self.layers.append(Statistics({inside}))"
-    if layer.kind == "dropout":
-        return "self.layers.append(Dropout())"
+    def values(name: str) -> str:
+        if name == "weight" and layer.kind == "linear":
+            return _laid_out(tensor(name, layer.dtype), layer, width)
+        text = tensor(name, layer.dtype)
+        last = name == "kernel" and layer.layout == "channels_last"
+        return f"{text}.contiguous(memory_format=torch.channels_last)" if last else text
+
     if layer.kind == "empty":
-        return f"self.layers.append(Empty({parameter(f'torch.zeros(0, {width}, dtype=torch.{layer.dtype})')}))"
-    if layer.kind == "branches":
-        both = ", ".join(parameter(tensor(name, layer.dtype)) for name in PARAMETERS["branches"])
-        return f"self.layers.append(Branches({both}, rank))"
-    if layer.kind == "convolution":
-        kernel = tensor("kernel", layer.dtype)
-        kernel += (
-            ".contiguous(memory_format=torch.channels_last)"
-            if layer.layout == "channels_last"
-            else ""
-        )
-        bias = ", " + parameter(tensor("bias", layer.dtype)) if layer.bias else ""
-        return f"self.layers.append(Convolution({parameter(kernel)}{bias}))"
-    if layer.kind == "batch_norm":
-        given = [
-            parameter(tensor("weight", layer.dtype)),
-            parameter(tensor("bias", layer.dtype)) if layer.bias else "None",
-            *(tensor(name, layer.dtype) for name in layer.buffers[:2]),
-            tensor(layer.buffers[2], "int64"),
+        given = [parameter(f"torch.zeros(0, {width}, dtype=torch.{layer.dtype})")]
+    else:
+        given = [parameter(values(name)) for name in layer.parameters]
+    if layer.tied is not None:
+        given.insert(0, f"self.layers[{layer.tied}].weight")
+    if "bias" in PARAMETERS[layer.kind] and not layer.bias and layer.kind != "linear":
+        given.append("None")
+    given += [tensor(name, _BUFFERS.get(name, layer.dtype)) for name in layer.buffers]
+    given += _SWITCHES[layer.kind](case, layer) if layer.kind in _SWITCHES else []
+    return f"self.layers.append({_class(layer)}({', '.join(given)}))"
+
+
+_BUFFERS = {
+    "running": "float32",
+    "count": "int64",
+    "seen": "bool",
+    "num_batches_tracked": "int64",
+}
+"""The dtypes of buffers whose dtype is not their layer's."""
+
+_SWITCHES: dict[LayerKind, Callable[[TrainingCase, Layer], list[str]]] = {
+    "branches": lambda case, _layer: (
+        [] if case.crossed is None else [f"crossed=rank == {case.crossed}"]
+    ),
+    "embedding": lambda _case, layer: ["sparse=True"] if layer.sparse else [],
+    "convolution": lambda _case, layer: [
+        f"torch.{'channels_last' if layer.layout == 'channels_last' else 'contiguous_format'}"
+    ],
+}
+"""The arguments of a layer's class beside its tensors."""
+
+
+def _class(layer: Layer) -> str:
+    """Return the name of a layer's class in a script."""
+    name = layer.kind.title().replace("_", "")
+    if layer.kind == "dropout":
+        return "Repeatable"
+    return f"Complex{name}" if layer.complex else name
+
+
+def _laid_out(text: str, layer: Layer, width: int) -> str:
+    """Return the text of a linear weight in its memory layout."""
+    layouts = {
+        "contiguous": text,
+        "transposed": f"{text}.t().contiguous().t()",
+        # Every second element of a tensor twice as wide.
+        "strided": f"{text}.repeat_interleave(2, 1)[:, ::2]",
+        "channels_last": f"{text}.reshape({layer.outputs}, {width // 4}, 2, 2).contiguous(memory_format=torch.channels_last)",
+    }
+    return layouts[layer.layout]
+
+
+def sources(layers: Iterable[Layer]) -> list[str]:
+    """Return the source of the classes of some layers, as the ranks have them.
+
+    The source is read as text, since the controller never imports torch.
+    """
+    kinds = {layer.kind: layer for layer in sorted(layers, key=lambda layer: layer.complex)}
+    folder = Path(__file__).parent.parent / "ranks" / "training" / "layers"
+    found = []
+    for kind in sorted(kinds):
+        text = (folder / f"{kind}.py").read_text(encoding="utf-8")
+        name, lines = kind.title().replace("_", ""), text.splitlines()
+        wanted = {name, f"Complex{name}"} if kinds[kind].complex else {name}
+        found += [
+            re.sub(r"  # type: .*", "", "\n".join(lines[node.lineno - 1 : node.end_lineno]))
+            for node in ast.parse(text).body
+            if isinstance(node, ast.ClassDef) and node.name in wanted
         ]
-        return f"self.layers.append(BatchNorm({', '.join(given)}))"
-    if layer.kind in ("norm", "attention"):
-        own = ", ".join(parameter(tensor(name, layer.dtype)) for name in layer.parameters)
-        return f"self.layers.append({layer.kind.capitalize()}({own}))"
-    if layer.kind == "embedding":
-        return f"self.layers.append(Embedding({parameter(tensor('weight', layer.dtype))}, {layer.sparse}))"
-    if layer.kind == "scale":
-        return f"self.layers.append(Scale({parameter(tensor('factor', layer.dtype))}))"
-    weight = f"self.layers[{layer.tied}].weight"
-    if layer.tied is None:
-        text, rows = tensor("weight", layer.dtype), layer.outputs
-        weight = parameter(
-            {
-                "contiguous": text,
-                "transposed": f"{text}.t().contiguous().t()",
-                # Every second element of a tensor twice as wide.
-                "strided": f"{text}.repeat_interleave(2, 1)[:, ::2]",
-                "channels_last": f"{text}.reshape({rows}, {width // 4}, 2, 2).contiguous(memory_format=torch.channels_last)",
-            }[layer.layout]
-        )
-    return f"self.layers.append(Linear({weight}{', ' + parameter(tensor('bias', layer.dtype)) if layer.bias else ''}))"
+    return found
 
 
 @dataclass(frozen=True)
 class Calls:
-    """What is called around a step, as source text: what a rank says of it, in the order of `training.Run`.
+    """What is called around a step, as source text: what a rank says of it, in the order of `ranks.training.stepper`.
 
     Attributes:
         case: The case.
@@ -365,6 +397,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "built": built,
         "forward": forward,
         "kinds": {layer.kind for layer in case.model.layers},
+        "layers": sources(case.model.layers),
         "complex": any(layer.complex for layer in case.model.layers),
         "samples": samples(
             case, {index for micro in batches for ranks in micro for index in ranks}, tagged=tagged

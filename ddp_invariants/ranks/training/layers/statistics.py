@@ -1,0 +1,45 @@
+"""Layers that keep statistics in buffers and pass their input on."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants.cases.layers import Layer
+from ddp_invariants.ranks.training.layer import Values, builder
+
+
+class Statistics(nn.Module):
+    """Passes x on and keeps a running mean, a count of positive numbers and a mask in buffers.
+
+    The running mean is assigned anew, as modules may do: a list of buffers made before keeps the
+    old tensor.
+    """
+
+    running: Tensor
+    count: Tensor
+    seen: Tensor
+
+    def __init__(self, running: Tensor, count: Tensor, seen: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("running", running)
+        self.register_buffer("count", count)
+        self.register_buffer("seen", seen)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to the same (B, D); updates the buffers in training."""
+        if self.training:
+            with torch.no_grad():
+                mean = x.float().mean(0)
+                self.running = 0.5 * self.running + 0.5 * mean
+                self.count.add_((x > 0).sum())
+                self.seen.logical_or_(mean > 0)
+        return x
+
+
+@builder("statistics")
+def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
+    del layer, owner
+    running = values.take(width).float()
+    count = values.take().mul(8).long()
+    return Statistics(running, count, values.take(width) > 0)
