@@ -60,14 +60,14 @@ class Deviation:
 
     def __post_init__(self) -> None:
         if bool(self.capability) == bool(self.rule):
-            raise DeviationError("it names a capability and a rule, or neither: expected one")
+            raise DeviationError("it must name either a capability or a rule")
         for name, got, known in (
             ("capability", self.capability, [*TRAINING, *SHOWN]),
             ("rule", self.rule, ALL_RULES),
         ):
             if got and got not in known:
                 raise DeviationError(
-                    f"{name} is {got!r}, which matches nothing; known are {', '.join(known)}"
+                    f"{name} is {got!r}, which does not exist; expected one of {', '.join(known)}"
                 )
         if not self.link.startswith("https://"):
             raise DeviationError(f"link is {self.link!r}, expected an https address")
@@ -122,7 +122,7 @@ def tables(path: Path, name: str, kind: type[Table]) -> tuple[Table, ...]:
     except OSError as error:
         raise DeviationError(f"{path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DeviationError(f"{path}: no TOML: {error}") from error
+        raise DeviationError(f"{path}: not valid TOML: {error}") from error
     except (pydantic.ValidationError, DeviationError) as error:
         first = (
             error.errors(include_url=False)[0]
@@ -134,7 +134,7 @@ def tables(path: Path, name: str, kind: type[Table]) -> tuple[Table, ...]:
         raise DeviationError(f"{path}: {location}: {message}") from error
     if set(parsed) - {name}:
         raise DeviationError(
-            f"{path}: {min(set(parsed) - {name})!r} is no table of it; expected [[{name}]]"
+            f"{path}: {min(set(parsed) - {name})!r} is not allowed here; expected only [[{name}]] tables"
         )
     return parsed.get(name, ())
 
@@ -150,8 +150,8 @@ def read(path: Path) -> tuple[Deviation, ...]:
     for number, deviation in enumerate(deviations):
         if deviation in deviations[:number]:
             raise DeviationError(
-                f"{path}: deviation {number + 1}, of {deviation.ddp} in {deviation.about}, is "
-                "there twice"
+                f"{path}: deviation {number + 1}, of {deviation.ddp} in {deviation.about}, occurs "
+                "twice"
             )
     return deviations
 
@@ -177,9 +177,8 @@ def current(entries: Iterable[Expiring], path: Path, today: dt.date) -> None:
     for entry in entries:
         if entry.expires <= today:
             raise DeviationError(
-                f"{path}: {entry.title} expired on {entry.expires}: look whether it still "
-                "shows, and give it "
-                "another day or take it out"
+                f"{path}: {entry.title} expired on {entry.expires}: check if it still "
+                "occurs, then set a later date or remove it"
             )
 
 

@@ -155,8 +155,8 @@ class Discovery:
         A deviation that is now refused is not stale: a refusal is at least reported.
         """
         return [
-            f"{probe.capability!r} is right, and was {probe.expected}; take the deviation out "
-            "of its file"
+            f"{probe.capability!r} is right now, but its deviation is {probe.expected}; remove the "
+            "deviation from its file"
             for probe in self.ddp_probes
             if probe.expected and probe.standing is Standing.RIGHT
         ]
@@ -307,7 +307,7 @@ def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
     """
     smaller = replace(case, world_size=min(case.world_size, max_world_size))
     if smaller.ranks_needed > max_world_size:
-        raise CaseError(f"it takes {smaller.ranks_needed} ranks")
+        raise CaseError(f"it needs {smaller.ranks_needed} ranks")
     return smaller
 
 
@@ -336,14 +336,13 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
     text = failure.message.lower()
     if any(word in text for word in ("cuda", "nvidia", "nccl")):
         raise LoadFailure(
-            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, not "
-            "offered here"
+            f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it needs CUDA, "
+            "which this machine does not have"
         )
     if failure.type in ("TypeError", "AttributeError"):
         raise LoadFailure(
             f"--ddp {ddp}: wrapping the simplest model raised {refusal}; it is no wrapper, or "
-            "needs arguments "
-            "(--ddp-arg NAME=VALUE), a --setup call or an adapter"
+            "it needs arguments (--ddp-arg NAME=VALUE), a --setup call or an adapter"
         )
 
 
@@ -508,7 +507,7 @@ class _Probes:
             )
         scope = replace(self.scope, without=self.scope.without - {name})
         if not TRAINING[name].present(scope.fit(case)):
-            return Probed(name, Standing.ABSENT, "outside what it declares", declared)
+            return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
         failure, refusal = _failure(evidence, scope), _refusal(evidence)
         # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping

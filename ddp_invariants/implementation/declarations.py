@@ -171,7 +171,7 @@ def _check(declared: Any, choices: Mapping[str, Any]) -> None:
             if word not in CAPABILITIES:
                 raise DeclarationError(
                     f"{name} names {word!r}, which is no "
-                    f"capability{_meant(word, CAPABILITIES)}; they are "
+                    f"capability{_meant(word, CAPABILITIES)}; the capabilities are "
                     f"{', '.join(CAPABILITIES)}"
                 )
 
@@ -183,7 +183,7 @@ def _meant(got: object, among: Any) -> str:
 
 CAPABILITIES = {
     "bucket_cap": "a bucket capacity can be given",
-    "subgroup": "a process group can be given which does not contain rank 0",
+    "subgroup": "a process group without rank 0 can be given",
     "no_sync": "gradients can be accumulated without communication",
     "no_sync_nested": "a no_sync inside a no_sync",
     "no_sync_error": "leaving a no_sync by an exception",
@@ -203,7 +203,7 @@ CAPABILITIES = {
     "buffers": "buffers: float, integer and bool",
     "bias": "parameters of one dimension",
     "float64": "float64 parameters",
-    "embedding": "a table of which each sample uses a row",
+    "embedding": "an embedding table, of which each sample uses one row",
     "sparse": "sparse gradients",
     "convolution": "a convolution's kernel",
     "norm": "a LayerNorm",
@@ -225,45 +225,41 @@ CAPABILITIES = {
     "nonfinite": "NaN and infinity in a batch",
     "one_rank": "a world of one rank",
     "unused": "parameters that some ranks, or all, do not use at some steps",
-    "crossed": "gradients that become ready in another order on one rank than on the others",
+    "crossed": "gradients that become ready in another order on one rank",
     "joint": "two forwards before one backward of their summed losses",
     "retained": "two backwards through one forward, each synchronised",
-    "penalty": "a loss with a penalty on gradients by its inputs, which are asked for with a "
-    "graph of their own",
+    "penalty": "a loss with a penalty on the gradients of its inputs (create_graph=True)",
     "twice": "a layer that a forward calls twice",
-    "checkpointed": "layers that backward computes again",
-    "reentrant": "layers that backward computes again in a backward of its own",
-    "in_parts": "a parameter whose gradient one backward computes in parts, each in a backward "
-    "of its own",
+    "checkpointed": "layers that backward recomputes, as activation checkpoints do",
+    "reentrant": "layers that a reentrant checkpoint recomputes in a backward of its own",
+    "in_parts": "a parameter whose gradient is computed in parts, each in a backward of its own",
     "evaluation": "a forward in evaluation between steps",
-    "evaluation_with_gradients": "a forward in evaluation of which gradients could be asked "
-    "for, and none are",
-    "forward_only": "a forward in training of which nothing comes",
-    "forward_only_quiet": "such a forward before a step of several backwards, of which all but "
-    "the last run under no_sync",
-    "learning_rate": "another learning rate from some step on",
-    "decay": "less momentum and weight decay from some step on",
+    "evaluation_with_gradients": "a forward in evaluation with gradients enabled, and no backward",
+    "forward_only": "a forward in training without a backward",
+    "forward_only_quiet": "a forward in training without a backward, before a step that accumulates under no_sync",
+    "learning_rate": "a learning rate that changes between steps",
+    "decay": "momentum and weight decay that become smaller between steps",
     "freeze": "a layer frozen after wrapping",
-    "unfreeze": "a layer trained after wrapping that was frozen before",
+    "unfreeze": "a layer that is frozen at wrapping and trained later",
     "cast": "parameters cast to another dtype and back after wrapping",
-    "copy": "a deep copy of what is wrapped, taken and kept",
+    "copy": "a deep copy of the wrapped model, taken and kept",
     "buffers_written": "buffers that the program writes to between steps",
     "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
-    "state": "a state to save, and to load into a wrapper made anew",
+    "state": "a state that can be saved, and loaded into a new wrapper",
     "clipping": "gradients scaled down to a norm once they are synchronised",
-    "scaler": "a loss scaled by torch.amp.GradScaler, of which each rank has one of its own",
+    "scaler": "a loss scaled by torch.amp.GradScaler, with one scaler per rank",
     "autocast": "forwards under torch.autocast to bfloat16",
-    "resized": "a state that another number of ranks goes on from",
-    "join": "ranks that run out of batches before others do, under a join()",
+    "resized": "a saved state that another number of ranks loads",
+    "join": "ranks with fewer batches than others, under join()",
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",
     "given_rank": "a rank and world size can be given, and checked",
     "uneven": "a dataset length not divisible by the world size",
     "short": "a dataset shorter than the world",
     "no_samples": "an empty dataset",
-    "workers": "an iterable that deals a rank's samples to the workers of a DataLoader",
-    "elastic": "a state that ranks of another number go on from",
-    "resume": "a state to save and to go on from, in the middle of an epoch",
+    "workers": "an iterable that divides a rank's samples among the workers of a DataLoader",
+    "elastic": "a state that another number of ranks resumes from",
+    "resume": "a state that is saved and resumed in the middle of an epoch",
 }
 """The capabilities that an implementation may claim or not claim, by name."""
 
@@ -278,7 +274,7 @@ def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
     for name in plain:
         if name not in known:
             raise DeclarationError(
-                f"{name!r} is no declaration{_meant(name, known)}; known are "
+                f"{name!r} is no declaration{_meant(name, known)}; the declarations are "
                 f"{', '.join(sorted(known))}"
             )
     values = dict(plain)
@@ -314,10 +310,10 @@ def read(path: Path) -> DeclarationFile:
     except OSError as error:
         raise DeclarationError(f"{path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DeclarationError(f"{path} is no TOML: {error}") from error
+        raise DeclarationError(f"{path} is not valid TOML: {error}") from error
     for name, table in plain.items():
         if name not in ("ddp", "sampler") or not isinstance(table, dict):
-            raise DeclarationError(f"{path}: {name!r} is no table [ddp] or [sampler]")
+            raise DeclarationError(f"{path}: {name!r} is no table; expected [ddp] or [sampler]")
     try:
         declare(Declarations, plain.get("ddp", {}))
         declare(SamplerDeclarations, plain.get("sampler", {}))

@@ -70,7 +70,7 @@ def wanted(backend: BackendName, device: DeviceName | None) -> Backend:
         backend = "gloo" if device != "cuda" else "gloo-cuda" if backend == "gloo" else "nccl"
     if device not in (None, _DEVICE[backend]):
         raise CaseError(
-            f"--backend {backend} --device {device}: {backend} is for tensors on {_DEVICE[backend]}"
+            f"--backend {backend} --device {device}: {backend} needs tensors on {_DEVICE[backend]}"
         )
     return Backend(backend, _DEVICE[backend])
 
@@ -134,4 +134,4 @@ def bound(backend: Backend, device_infos: Sequence[DeviceInfo]) -> tuple[int, st
             taken[device] += 1
             ranks += 1
     share = "a device" if each == 1 else "half a device"
-    return ranks, f"{backend}: {share} for each rank, and here they are for {ranks}"
+    return ranks, f"{backend}: each rank needs {share}, and the devices here suffice for {ranks}"

@@ -84,7 +84,7 @@ def job(environment: Mapping[str, str] = os.environ) -> Job | None:
         launcher, names = "srun", ("SLURM_PROCID", "SLURM_NTASKS")
         if not meets:
             raise HarnessError(
-                "srun has started several processes, and nothing says where they meet: set "
+                "srun has started several processes without a meeting place: set "
                 "MASTER_ADDR to the "
                 "first node's name and MASTER_PORT to a free port"
             )
@@ -252,7 +252,7 @@ class Cluster:
             raise HarnessError(
                 f"rank {' and '.join(missing)} of {self.job.world_size} did not come within "
                 f"{COMING:.0f} s; "
-                f"there are {', '.join(map(str, self.host_addresses))}"
+                f"these came: {', '.join(map(str, self.host_addresses))}"
             )
         for host_address in self.host_addresses:
             if host_address.suite != own.suite:
@@ -261,9 +261,8 @@ class Cluster:
                 )
             if _loopback(host_address) != _loopback(own):
                 raise HarnessError(
-                    f"{host_address} and {own} are not to be reached alike: set GLOO_SOCKET_IFNAME "
-                    "to the interface "
-                    "that joins the nodes"
+                    f"{host_address} and {own}: one of them has a loopback address; set "
+                    "GLOO_SOCKET_IFNAME to the interface that joins the nodes"
                 )
 
     def __str__(self) -> str:
@@ -316,8 +315,7 @@ def _network(job: Job) -> tuple[str, str]:
         address = _address(named)
         if not address:
             raise HarnessError(
-                f"GLOO_SOCKET_IFNAME is {named}, and there is no such interface with an IPv4 "
-                "address"
+                f"GLOO_SOCKET_IFNAME is {named}, and no interface of that name has an IPv4 address"
             )
         return named, address
     try:
@@ -330,7 +328,7 @@ def _network(job: Job) -> tuple[str, str]:
             address = probe.getsockname()[0]
     except OSError as error:
         raise HarnessError(
-            f"MASTER_ADDR is {job.host}, to which no way leads from here ({error})"
+            f"MASTER_ADDR is {job.host}, which cannot be reached from here ({error})"
         ) from error
     return next(
         (name for _, name in socket.if_nameindex() if _address(name) == address), ""

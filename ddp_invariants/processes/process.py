@@ -74,7 +74,7 @@ class HostClient:
                     f"the host of this session started no rank within {STARTING:.0f} s"
                 ) from None
         if not pid:
-            raise HarnessError("the system refuses to start more processes (ulimit -u?)")
+            raise HarnessError("the system allows no more processes (is `ulimit -u` too low?)")
         self.ended.pop(pid, None)  # Of an earlier process with the same number.
         return pid
 
@@ -129,7 +129,7 @@ class HostClient:
         except OSError as error:
             raise HarnessError(_GONE.format(error)) from error
         if not message:
-            raise HarnessError(_GONE.format("it hung up"))
+            raise HarnessError(_GONE.format("it closed the connection"))
         verb, pid, *status = message.decode().split()
         if verb == "ended":
             self.ended[int(pid)] = int(status[0])

@@ -84,8 +84,7 @@ def connect(address: HostAddress, purpose: str, **more: Any) -> socket.socket:
         connection = steady(socket.create_connection((address.address, address.port), REACHING))
     except OSError as error:
         raise HarnessError(
-            f"{address} is not to be reached ({error}): its process, its machine or the link to "
-            "it is gone"
+            f"cannot reach {address} ({error}): its process, its machine or the link to it is gone"
         ) from error
     try:
         connection.settimeout(PATIENCE)
@@ -94,7 +93,7 @@ def connect(address: HostAddress, purpose: str, **more: Any) -> socket.socket:
             raise WireError("it closed the connection")
     except (OSError, WireError) as error:
         connection.close()
-        raise HarnessError(f"{address} does not take a connection ({error})") from error
+        raise HarnessError(f"{address} refused the connection ({error})") from error
     return connection
 
 
@@ -150,7 +149,7 @@ class RemoteHost:
         """
         connection = self._connection
         if connection is None:
-            raise HarnessError(f"{self.address} was lost")
+            raise HarnessError(f"the connection to {self.address} was lost")
         try:
             connection.settimeout(seconds + self.patience)
             wire.send(connection, request)

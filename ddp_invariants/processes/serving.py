@@ -128,7 +128,7 @@ class Server:
                 self._turn_away(newcomer)
         if now >= self._until and self._over is None:
             if self._session is None:
-                sys.stderr.write(f"ddp-invariants: rank 0 did not come within {COMING:.0f} s\n")
+                sys.stderr.write(f"ddp-invariants: rank 0 did not connect within {COMING:.0f} s\n")
             self._over = ABANDONED if self._status is None else self._status
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
@@ -159,7 +159,7 @@ class Server:
                 return
             greeting = frame[0]
             if not hmac.compare_digest(str(greeting.get("token")).encode(), self._token.encode()):
-                raise WireError("it has not the token")
+                raise WireError("its token is wrong")
             serve = self._purpose(connection, greeting)
             wire.send(connection, {})
         except (OSError, WireError):
@@ -203,7 +203,7 @@ class Server:
                 rank.output, selectors.EVENT_READ, lambda _: self._hear_output(rank)
             )
             return self._hear_request
-        raise WireError("it is for nothing there is")
+        raise WireError("its purpose is unknown")
 
     # The session.
 
@@ -212,7 +212,9 @@ class Server:
             frame = self._said.take(connection)
         except (OSError, WireError):
             if self._status is None:
-                sys.stderr.write("ddp-invariants: rank 0 is gone without a word\n")
+                sys.stderr.write(
+                    "ddp-invariants: rank 0 closed its connection without an exit status\n"
+                )
             self._over = ABANDONED if self._status is None else self._status
             return
         if frame is not None:

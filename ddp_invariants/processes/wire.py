@@ -62,7 +62,7 @@ class Incoming:
         if len(self._bytes) < _PREFIX.size + sum(sizes):
             return None
         if len(self._bytes) > _PREFIX.size + sum(sizes):
-            raise WireError("bytes behind the frame")
+            raise WireError("unexpected bytes after the frame")
         return _frame(bytes(memoryview(self._bytes)[_PREFIX.size :]), sizes[0])
 
 
@@ -87,7 +87,7 @@ def _sizes(prefix: bytes | bytearray, largest: int = LARGEST_FRAME) -> tuple[int
     """Return the sizes in bytes of a frame's header and of its raw bytes."""
     text_size, blob_size = _PREFIX.unpack_from(prefix)
     if text_size + blob_size > largest:
-        raise WireError(f"a frame of {text_size + blob_size} bytes, at most {largest} are taken")
+        raise WireError(f"a frame of {text_size + blob_size} bytes, at most {largest} are allowed")
     return text_size, blob_size
 
 

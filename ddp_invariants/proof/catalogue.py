@@ -92,7 +92,7 @@ class CatalogueEntry:
 SHIPPED = tuple(
     CatalogueEntry(
         "shipped",
-        "what is judged by a short name",
+        "implementations with a short name",
         name,
         f"the {part} of {name}",
         is_sampler=is_sampler,
@@ -117,8 +117,8 @@ def select(names: Iterable[str]) -> list[CatalogueEntry]:
         if not any(name in about for about in known):
             close = difflib.get_close_matches(name, {word for about in known for word in about}, 1)
             raise CatalogueError(
-                f"--only {name}: no fault or control, no module and no rule of the catalogue is "
-                "called so" + (f"; did you mean {close[0]}?" if close else "")
+                f"--only {name}: the catalogue has no fault, control, module or rule of that "
+                "name" + (f"; did you mean {close[0]}?" if close else "")
             )
     return [
         entry

@@ -292,7 +292,7 @@ def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
             name for name, count in kernel_counts().items() if count != counts[name]
         ]
     except Exception as error:  # noqa: BLE001 - as above
-        return [f"what tells ({type(error).__name__})"]
+        return [f"the functions that find changes ({type(error).__name__})"]
 
 
 def _bound_memory() -> None:

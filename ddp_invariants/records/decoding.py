@@ -74,8 +74,8 @@ def rank_evidence(
             layout = layouts[layout_number]
             if layout.nbytes != size or start + size > len(blob):
                 raise EvidenceError(
-                    f"the record of {moment!r} at step {step} has {size} bytes, its layout "
-                    f"{layout.nbytes}"
+                    f"the record of {moment!r} at step {step} has {size} bytes; its "
+                    f"layout needs {layout.nbytes}"
                 )
             tensors[moment, step] = Tensors(layout, blob[start : start + size])
         facts = header["facts"]

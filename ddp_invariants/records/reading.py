@@ -45,7 +45,7 @@ def read_any(path: Path) -> Case | StoredViolation:
         size = path.stat().st_size
         if size > MOST_READ:
             raise CaseError(
-                f"{path}: it has {size:,} bytes, more than any violation that is stored"
+                f"{path}: it has {size:,} bytes; a stored violation has at most {MOST_READ:,}"
             )
         text = path.read_text(encoding="utf-8")
     except OSError as error:

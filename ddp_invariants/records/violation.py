@@ -63,7 +63,7 @@ class StoredTensor:
         expected = 0 if self.dtype is None else prod(self.shape) * ITEM_SIZE[self.dtype]
         if len(self.raw()) != expected:
             raise CaseError(
-                f"{self.name!r} has {len(self.raw())} bytes, its dtype and shape {expected}"
+                f"{self.name!r} has {len(self.raw())} bytes; its dtype and shape need {expected}"
             )
 
     def raw(self) -> bytes:
@@ -77,7 +77,7 @@ class StoredTensor:
         except (
             ValueError
         ) as error:  # Characters beyond ASCII raise a ValueError that is no `binascii.Error`.
-            raise CaseError(f"the bits of {self.name!r} are no base64: {error}") from error
+            raise CaseError(f"the bits of {self.name!r} are not valid base64: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def of(
             bare,
             left_out=f"the evidence has {size / 2**20:.1f} MiB, more than the "
             f"{MOST_EVIDENCE >> 20} MiB that "
-            "are stored; a replay sees it again",
+            "are stored; a replay records it again",
         )
     return replace(bare, evidence=stored)
 
@@ -314,6 +314,6 @@ def _instead(name: str, stored: Iterable[Path]) -> str:
         return f"did you mean {' or '.join(close[:3])}?"
     if not ids:
         return f"nothing is stored in {FOLDER.absolute()}"
-    return f"stored are {', '.join(ids[:12])}" + (
+    return f"these are stored: {', '.join(ids[:12])}" + (
         f" and {len(ids) - 12} more" if len(ids) > 12 else ""
     )

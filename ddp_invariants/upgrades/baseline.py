@@ -181,20 +181,24 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
     except (EOFError, zlib.error) as error:
         raise BaselineError(f"{path}: cut short or damaged: {error}") from error
     if len(lines) < 2:
-        raise BaselineError(f"{path}: it has {len(lines)} lines, no baseline has so few")
+        raise BaselineError(f"{path}: it has {len(lines)} lines; a baseline has at least 3")
     plain = [_parsed(line, number, path) for number, line in enumerate(lines, start=1)]
     if plain[0].get("kind") != "baseline":
         raise BaselineError(f"{path}: kind is {plain[0].get('kind')!r}, expected 'baseline'")
     if plain[0].get("form") != FORM:
         raise BaselineError(
             f"{path}: its form is {plain[0].get('form')!r}, this version ({__version__}) reads "
-            f"{FORM}: record it anew"
+            f"{FORM}: record the baseline again"
         )
     foot, digest = plain[-1], hashlib.sha256(b"".join(lines[:-1])).hexdigest()
     if set(foot) != {"cases", "digest"}:
-        raise BaselineError(f"{path}: it is cut short: the last line is no foot")
+        raise BaselineError(
+            f"{path}: the last line is not the foot of a baseline; the file is cut short"
+        )
     if foot["digest"] != digest:
-        raise BaselineError(f"{path}: it was altered after it was written: its digest is another")
+        raise BaselineError(
+            f"{path}: its digest does not match; the file was altered after it was written"
+        )
     try:
         head = pydantic.TypeAdapter(Head).validate_json(lines[0])
     except pydantic.ValidationError as error:
@@ -211,7 +215,9 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         if not isinstance(described.get("defaults"), dict) or not isinstance(
             described.get("target"), str
         ):
-            raise BaselineError(f"{path}: what was on trial has no name, or no arguments")
+            raise BaselineError(
+                f"{path}: the implementation under test has no name or no arguments"
+            )
     return head, [_answer(line, number, path) for number, line in enumerate(plain[1:-1], start=2)]
 
 
@@ -222,7 +228,7 @@ def _lines(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:
         total += len(line)
         if not line.endswith(b"\n"):
             why = (
-                "a line is longer than any that is written"
+                f"a line is longer than the limit of {LONGEST >> 20} MiB"
                 if len(line) >= LONGEST
                 else "it is cut short"
             )
@@ -236,7 +242,7 @@ def _parsed(line: bytes, number: int, path: Path) -> dict[str, Any]:
     try:
         plain = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BaselineError(f"{path}: line {number} is no JSON: {error}") from error
+        raise BaselineError(f"{path}: line {number} is not valid JSON: {error}") from error
     if not isinstance(plain, dict):
         raise BaselineError(f"{path}: line {number} is no JSON object")
     return plain
@@ -263,7 +269,7 @@ def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
         if isinstance(case, ShardCase):
             answers = plain["answers"]
             if not isinstance(answers, list) or not all(isinstance(row, dict) for row in answers):
-                raise EvidenceError("its answers are none")
+                raise EvidenceError("its answers are no list of objects")
             return ShardEvidence(case, tuple(answers), incident)
         known: dict[tuple[Slot, ...], Layout] = {}
         ranks = tuple(
@@ -276,5 +282,5 @@ def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         first = str(error).partition("\n")[0]
         raise BaselineError(
-            f"{path}: line {number} is no answer to a case: {type(error).__name__}: {first}"
+            f"{path}: line {number} is no valid answer to a case: {type(error).__name__}: {first}"
         ) from error

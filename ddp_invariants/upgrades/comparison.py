@@ -230,7 +230,7 @@ def _warned(
             yield Difference(
                 "discrete",
                 title,
-                f"{whose} that give it",
+                f"{whose} that give the warning",
                 *(
                     f"{', '.join(map(str, given))}: {text}" if given else "none"
                     for text, given in sides
@@ -242,7 +242,7 @@ def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Differenc
     """Yield differences in values that must match exactly on every machine."""
     ends = [_end(side) for side in (old, new)]
     if ends[0] != ends[1]:
-        yield Difference("discrete", "how the run ends", f"world size {old.case.world_size}", *ends)
+        yield Difference("discrete", "end of the run", f"world size {old.case.world_size}", *ends)
     for rank, (old_rank, new_rank) in enumerate(zip(old.ranks, new.ranks, strict=True)):
         where = f"rank {rank} of {len(old.ranks)}"
         for subject, read in _READ.items():
@@ -320,7 +320,9 @@ def _structured(rank: RankEvidence) -> list[str]:
 
 _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
     "the wrapped module": _structured,
-    "how it is driven": lambda rank: [f"{key}: {rank.driven[key]}" for key in sorted(rank.driven)],
+    "calls that drive it": lambda rank: [
+        f"{key}: {rank.driven[key]}" for key in sorted(rank.driven)
+    ],
     "collectives": _called,
     "gradients that are None": _none,
     "gradients' types": _typed,
@@ -440,7 +442,7 @@ def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
         for side in (old, new)
     ]
     if ends[0] != ends[1]:
-        yield Difference("discrete", "how the sampler ends", "", *ends)
+        yield Difference("discrete", "end of the sampler", "", *ends)
         return
     if old.incident is not None:
         return
@@ -451,8 +453,8 @@ def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
             ("indices", "shards"),
             ("lengths", "lengths"),
             ("batches of a DataLoader", "batches"),
-            ("what workers yield", "worked"),
-            ("what follows a saved state", "resumed"),
+            ("indices of workers", "worked"),
+            ("indices after a saved state", "resumed"),
         ):
             first, second = old_answer.get(key), new_answer.get(key)
             if _short(first) != _short(second) or (key != "raised" and first != second):

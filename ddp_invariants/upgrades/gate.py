@@ -70,14 +70,14 @@ def side(python: str) -> Environment:
         )
     except OSError as error:
         raise HarnessError(
-            f"{python} is no interpreter that can be run: {error.strerror}"
+            f"{python} cannot be run as a Python interpreter: {error.strerror}"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
     try:
         environment = Environment(python, **json.loads(process.stdout))
     except (ValueError, TypeError) as error:
-        last = process.stderr.strip().splitlines()[-1:] or ["it said nothing of use"]
+        last = process.stderr.strip().splitlines()[-1:] or ["it printed no error"]
         raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}") from error
     if tuple(int(part) for part in environment.version.split(".")[:2]) < (3, 11):
         raise HarnessError(f"{python} is Python {environment.version}; ranks need 3.11 or newer")
@@ -489,7 +489,7 @@ def against(
             shown = compared(answer, here_answered, declared, declared_sampler)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BaselineError(
-                f"what the baseline holds of {describe(answer.case)} is no answer to it: "
+                f"the baseline's answer to {describe(answer.case)} cannot be compared: "
                 f"{type(error).__name__}: {error}"
             ) from error
         return [

@@ -83,10 +83,10 @@ def ratios(costs: Sequence[tuple[Cost, Cost]]) -> list[Ratio]:
         _times(
             "its synchronised backwards", [(old.backward, new.backward) for old, new in training]
         ),
-        _times("a question to a sampler", [(old.seconds, new.seconds) for old, new in of_samplers]),
+        _times("a sampler case", [(old.seconds, new.seconds) for old, new in of_samplers]),
         _most("resident memory of a rank", [(old.peak, new.peak) for old, new in costs]),
         _most(
-            "of it since the rank started",
+            "memory added by the cases",
             [(old.peak - old.resident, new.peak - new.resident) for old, new in costs],
         ),
     ]

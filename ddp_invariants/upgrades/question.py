@@ -39,7 +39,7 @@ _TRAINING_PARTS: dict[str, tuple[str, ...]] = {
     "gradients that are None": ("reduced",),
     "gradients' types": ("reduced",),
     "names in a saved state": ("saved",),
-    "how the run ends": ("loss",),
+    "end of the run": ("loss",),
     "construction": ("start",),
     "initialisation": ("start",),
     "forward": ("start", "loss", "buffers"),
@@ -65,14 +65,14 @@ _TRAINING_PARTS: dict[str, tuple[str, ...]] = {
 A key is the name of the difference, its first word, or the invariant of a rule.
 """
 _SAMPLER_PARTS: dict[str, tuple[str, ...]] = {
-    "how the sampler ends": ("shards",),
+    "end of the sampler": ("shards",),
     "an exception": ("shards", "lengths", "batches"),
     "arguments refused": ("refused",),
     "indices": ("shards",),
     "lengths": ("lengths",),
     "batches of a DataLoader": ("batches",),
-    "what workers yield": ("workers",),
-    "what follows a saved state": ("resumed",),
+    "indices of workers": ("workers",),
+    "indices after a saved state": ("resumed",),
     "SHARD-1": ("shards", "lengths"),
     "SHARD-6": ("batches",),
     "SHARD-7": ("refused",),
@@ -143,12 +143,12 @@ def script(
     lines = {"where": difference.where, "old": difference.old, "new": difference.new}
     lines |= {"case": describe(case)} if case is not None else {}
     values = {
-        "title": f"What an interpreter answers, of: {difference.name}",
+        "title": f"The answer of an interpreter to: {difference.name}",
         "file": file,
         "rule": "",
         "story": "\n".join(f"    {label:<8} {text}" for label, text in lines.items() if text),
         "versions": (
-            f"Written by ddp-invariants {__version__} compare, of "
+            f"Written by ddp-invariants {__version__} compare, for "
             f"{' '.join(filter(None, map(str, (ddp, sampler))))}."
         ),
     }
@@ -158,12 +158,12 @@ def script(
         targets = [pool.describe(tested)["target"] for tested in (ddp, sampler)]
         target = next((name for name in targets if difference.where == f"{name}({rest})"), "")
         if not target:
-            raise ExportError("it is an argument of what has another name here")
+            raise ExportError("the argument belongs to an implementation with another name here")
         return filled("answer_argument.py.j2", {**values, "target": target, "argument": rest})
     if word == "capability":
         case = SAMPLER_CASES.get(rest) or (TRAINING[rest].probe if rest in TRAINING else None)
     if case is None:
-        raise ExportError("it is seen by comparing several runs")
+        raise ExportError("it needs a comparison of several runs")
     if isinstance(case, ShardCase):
         return filled(
             "answer_sampler.py.j2", {**values, **_of_a_sampler(pool, difference, case, sampler)}
@@ -182,7 +182,7 @@ def _shown(difference: Difference, known: dict[str, tuple[str, ...]]) -> tuple[s
         if name in known:
             return known[name]
     raise ExportError(
-        f"what is asked of {difference.subject!r} is the suite's own, and no matter of plain torch"
+        f"{difference.subject!r} is about the suite itself, so plain torch cannot show it"
     )
 
 
@@ -199,7 +199,7 @@ def _of_training(
     if isinstance(calls, str):
         raise ExportError(calls)
     if case.perturbation.kind not in ("none", "late"):
-        raise ExportError("results are withheld in it, which plain torch does not do")
+        raise ExportError("the case withholds results, which plain torch does not do")
     target = described["target"] if ddp.name != "none" else "none"
     return {
         **pieces(case, calls, tagged=case.loss != "mse"),
@@ -241,8 +241,8 @@ def _not_answered(text: str, pythons: Sequence[str]) -> str:
     for python in pythons:
         status, output = ran(text, python)
         if status != 0:
-            return f"the script of it fails: {how_it_ended(status, output)}"
+            return f"its script fails: {how_it_ended(status, output)}"
         answers.append(steady(output.partition(", Python ")[2].partition("\n")[2]))
     if len(answers) > 1 and answers[0] == answers[1]:
-        return "in plain torch both answer alike, so it takes the suite to see it"
+        return "in plain torch both sides give the same answer; only the suite shows the difference"
     return ""

@@ -181,7 +181,7 @@ GALLERY = [
     ("PatchesDistributed", "right", "names in torch.distributed"),
     ("PatchesTensor", "right", "names in Tensor"),
     ("PatchesModule", "right", "names in Linear"),
-    ("BreaksTheHarness", "right", "what tells"),
+    ("BreaksTheHarness", "right", "the functions that find changes"),
     ("HooksEveryModule", "right", "global hooks"),
     ("HandlesSignals", "right", "signal handlers"),
     ("LeavesItsSession", "right", "session"),

@@ -338,7 +338,7 @@ def test_a_process_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(job, "COMING", 1.0)
     with pytest.raises(
         HarnessError,
-        match=r"rank 1 of 2 did not come within 1 s; there are rank 0 on .* \(127\.0\.0\.1\)",
+        match=r"rank 1 of 2 did not come within 1 s; these came: rank 0 on .* \(127\.0\.0\.1\)",
     ):
         Cluster(Job("srun", 0, 2, "127.0.0.1", free_port()))
     with pytest.raises(HarnessError, match=r"cannot reach the job's store at 127\.0\.0\.1:\d+: "):
@@ -393,7 +393,7 @@ def _heard(connection: socket.socket) -> bytes:
 def test_another_token_is_no_token(job_of_two: Cluster) -> None:
     """A process of another job that uses the wrong port gets an error that says so."""
     host_address = HostAddress.from_text(job_of_two.addresses[1])
-    with pytest.raises(HarnessError, match="does not take a connection"):
+    with pytest.raises(HarnessError, match="refused the connection"):
         connect(HostAddress(**{**vars(host_address), "token": "0" * 32}), "host")
 
 

@@ -120,7 +120,7 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
         "class DDP:\n    def wrap(self, module): ...",
         Ddp(),
         (
-            "cannot be called as it will be (too many positional arguments); expected\n"
+            "cannot be called with the arguments that it will get (too many positional arguments); expected\n"
             "    def wrap(self, module, context): ..."
         ),
     ),
@@ -157,7 +157,7 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
     "a course without that function": (
         "def get_ddp(module): ...",
         Ddp("course:{path}#bucketed"),
-        "has no 'get_ddp_bucketed'; it has what #ddp needs",
+        "has no 'get_ddp_bucketed'; it has the functions of #ddp",
     ),
     "a setup call that is none": (
         PLAIN,
@@ -167,7 +167,7 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
     "no wrapper": (
         "def DDP(module): return 3",
         Ddp(),
-        "what {path}:DDP made of the module cannot be called like a model",
+        "{path}:DDP returned an object that cannot be called like a model",
     ),
     "one that needs CUDA": (
         "class DDP(Unfinished):\n    def __init__(self, module): super().__init__(module.cuda())",

@@ -79,7 +79,7 @@ def test_every_class_of_difference_is_told() -> None:
     assert "discrete: collectives" in names(
         old, replace(old, ranks=tuple(replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks))
     )
-    assert "discrete: how the run ends" in names(
+    assert "discrete: end of the run" in names(
         old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0))
     )
     assert "discrete: gradients that are None" in names(
@@ -350,7 +350,7 @@ def test_a_samplers_answers_must_match_exactly() -> None:
     assert [
         difference.name
         for difference in comparison.compared(old, gone, Declarations(), SamplerDeclarations())
-    ][-1] == "discrete: how the sampler ends"
+    ][-1] == "discrete: end of the sampler"
 
 
 def test_defaults_are_compared_before_any_case() -> None:
@@ -419,10 +419,10 @@ def test_the_gate_closes_on_what_is_not_accepted(
     ("text", "message"),
     [
         ("[[accepted]]\nchange = 3\nreason = 'x'\nexpires = 2100-01-01", "change"),
-        ("accepted = [", "no TOML"),
+        ("accepted = [", "not valid TOML"),
         (
             "[[other]]\nchange = 'x'\nreason = 'x'\nexpires = 2100-01-01",
-            "'other' is no table of it",
+            "'other' is not allowed here",
         ),
         (
             "[[accepted]]\nchange = 'x'\nreason = 'y'\nexpires = 2020-01-01",
@@ -618,34 +618,40 @@ TRAINING: dict[str, Any] = {"case": json.loads(to_json(CASE)), "incident": None,
         (packed(asdict(HEAD))[:40], "cut short or damaged"),
         (pressed(b"x"), "it is cut short"),
         (pressed(b"{}\n"), "it has 1 lines"),
-        (pressed(b"{}\n[\n"), "line 2 is no JSON"),
+        (pressed(b"{}\n[\n"), "line 2 is not valid JSON"),
         (pressed(b"{}\n[]\n"), "line 2 is no JSON object"),
         (packed({"kind": "violation"}), "kind is 'violation', expected 'baseline'"),
         (packed({**asdict(HEAD), "form": 7}), "its form is 7"),
-        (pressed(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"), "the last line is no foot"),
+        (
+            pressed(json.dumps(asdict(HEAD)).encode() + b"\n{}\n"),
+            "the last line is not the foot of a baseline",
+        ),
         (
             pressed(json.dumps(asdict(HEAD)).encode() + b'\n{"cases": 0, "digest": "0"}\n'),
-            "it was altered",
+            "its digest does not match",
         ),
         (packed(asdict(HEAD)), "it holds 0 cases, its head says 3"),
         (
             packed({**ONE, "offer": {**ONE["offer"], "ddp": {}}}, TRAINING),
-            "no name, or no arguments",
+            "no name or no arguments",
         ),
         (packed({**asdict(HEAD), "environment": {"torch": 2}}), "environment"),
         (packed({**asdict(HEAD), "seed": "x"}), "seed: "),
         (packed({**asdict(HEAD), "more": 1}), "more: "),
-        (packed(ONE, {}), "line 2 is no answer to a case: KeyError"),
-        (packed(ONE, {"case": {"kind": "other"}}), "line 2 is no answer to a case"),
+        (packed(ONE, {}), "line 2 is no valid answer to a case: KeyError"),
+        (packed(ONE, {"case": {"kind": "other"}}), "line 2 is no valid answer to a case"),
         (packed(ONE, TRAINING), "0 ranks answered, expected 2"),
-        (packed(ONE, {**TRAINING, "ranks": [[{}, "?"]] * 2}), "line 2 is no answer to a case"),
+        (
+            packed(ONE, {**TRAINING, "ranks": [[{}, "?"]] * 2}),
+            "line 2 is no valid answer to a case",
+        ),
         (
             packed(ONE, {**TRAINING, "case": {**TRAINING["case"], "steps": 10**9}}),
-            "line 2 is no answer to a case",
+            "line 2 is no valid answer to a case",
         ),
         (
             packed(ONE, {"case": json.loads(to_json(SHARDS.case)), "incident": None, "answers": 3}),
-            "its answers are none",
+            "its answers are no list of objects",
         ),
     ],
 )
@@ -664,7 +670,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
     path = tmp_path / "baseline.json.gz"
     monkeypatch.setattr(baseline, "LONGEST", 1000)
     path.write_bytes(pressed(b"x" * 5000))
-    with pytest.raises(BaselineError, match="a line is longer than any that is written"):
+    with pytest.raises(BaselineError, match="a line is longer than the limit of"):
         baseline.read(path)
     monkeypatch.setattr(baseline, "MOST", 100)
     path.write_bytes(pressed(b"{}\n" * 100))
@@ -707,14 +713,14 @@ def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
 
     A person who alters a file can also make its digest fit.
     """
-    unreadable: list[Any] = [None]
+    unreadable: list[Any] = [3]
     altered = replace(
-        right(), ranks=tuple(replace(rank, scales=unreadable) for rank in right().ranks)
+        right(), ranks=tuple(replace(rank, warned=unreadable) for rank in right().ranks)
     )
     here = Environment("python", "2", "2", "3.11.0")
     with pytest.raises(
         BaselineError,
-        match=r"what the baseline holds of world_size=2 .* is no answer to it: TypeError",
+        match=r"the baseline's answer to world_size=2 .* cannot be compared: TypeError",
     ):
         gate.against(HEAD, [altered], pool, Ddp(), Sampler(), here, max_world_size=2)
 

@@ -483,13 +483,13 @@ expires = 2100-01-01
     ("text", "message"),
     [
         ("[[deviation]]\nddp = 3", "expected|should be"),
-        ("deviation = [", "no TOML"),
+        ("deviation = [", "not valid TOML"),
         ("[other]\nx = 1", "other"),
-        (ENTRY.replace('"cast"', '"casting"'), "capability is 'casting', which matches nothing"),
-        (ENTRY + 'rule = "GRAD-1"\n', "names a capability and a rule, or neither"),
+        (ENTRY.replace('"cast"', '"casting"'), "capability is 'casting', which does not exist"),
+        (ENTRY + 'rule = "GRAD-1"\n', "it must name either a capability or a rule"),
         (
             ENTRY.replace('capability = "cast"', 'rule = "GRAD-99"'),
-            "rule is 'GRAD-99', which matches nothing",
+            "rule is 'GRAD-99', which does not exist",
         ),
         (ENTRY.replace("https", "http"), "expected an https address"),
         (ENTRY + 'torch = "new"\n', "expected versions such as"),
@@ -561,8 +561,8 @@ def test_a_deviation_that_does_not_show_is_told(pool: Pool, tmp_path: Path) -> N
     path.write_text(ENTRY.replace('"torch"', '"reference"'), encoding="utf-8")
     (message,) = discover(pool, Ddp(), Sampler(), 4, [path]).stale()
     assert message == (
-        "'cast' is right, and was expected until 2100-01-01: so it is (https://example.org/1); "
-        "take the deviation out of its file"
+        "'cast' is right now, but its deviation is expected until 2100-01-01: so it is "
+        "(https://example.org/1); remove the deviation from its file"
     )
 
 

@@ -132,7 +132,7 @@ def script_of(
             [r"rank 1: step 0: gradient of layers\.\d\.factor: float32 \(\) \["],
         ),
         (
-            "discrete: how the run ends",
+            "discrete: end of the run",
             replace(SMALLEST, model=Model(1, (Layer("linear", frozen=True), Layer("linear")))),
             ["rank 0: it ends by itself", "rank 1: it ends by itself"],
         ),
@@ -160,7 +160,7 @@ def test_a_script_prints_what_its_interpreter_answers(
         ("rule: SHARD-6", SHARDS, [r"batches of a DataLoader on rank 0: \[\["]),
         ("discrete: arguments refused", SHARDS, ["rank -1 of 2: ValueError: Invalid rank -1"]),
         (
-            "discrete: what workers yield",
+            "discrete: indices of workers",
             replace(SHARDS, workers=2),
             ["what the workers of a DataLoader yield on rank 0: "],
         ),
@@ -210,7 +210,7 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
     (tmp_path / "raises.py").write_text(RAISES, encoding="utf-8")
     text = script_of(
         pool,
-        "discrete: how the run ends",
+        "discrete: end of the run",
         SMALLEST,
         on_trial=(Ddp(f"{tmp_path}/raises.py:Raises"), Sampler()),
     )
@@ -223,8 +223,12 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
 @pytest.mark.parametrize(
     ("name", "case", "why"),
     [
-        ("discrete: how it is driven", SMALLEST, "the suite's own, and no matter of plain torch"),
-        ("discrete: capability bucketing", None, "it is seen by comparing several runs"),
+        (
+            "discrete: calls that drive it",
+            SMALLEST,
+            "is about the suite itself, so plain torch cannot show it",
+        ),
+        ("discrete: capability bucketing", None, "it needs a comparison of several runs"),
         (
             "number: forward",
             replace(SMALLEST, steps=2).with_situation(Actions((BetweenSteps("cast"),))),
@@ -265,7 +269,7 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     folder.mkdir()
     written = question.write(folder, outcome, pool, *TORCH, ["old", "new"])
     assert {entry.script for entry in written.differences} == {
-        "none: in plain torch both answer alike, so it takes the suite to see it"
+        "none: in plain torch both sides give the same answer; only the suite shows the difference"
     }
     assert list(folder.iterdir()) == []
     outputs["new"] = "torch 2, Python 3\nother at 0x7f01\n"
@@ -277,7 +281,7 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
     monkeypatch.setattr(question, "ran", lambda *_: (1, "oh\nTypeError: so\n"))
     written = question.write(folder, outcome, pool, *TORCH, ["new"])
     assert (
-        "the script of it fails: it ended with status 1 and said 'TypeError: so'"
+        "its script fails: it ended with status 1 and said 'TypeError: so'"
         in written.differences[0].script
     )
     monkeypatch.setattr(question, "ran", lambda *_: (0, "torch 2, Python 3\nso\n"))
@@ -294,5 +298,7 @@ def test_a_script_holds_what_a_report_says_as_text_alone(pool: Pool, run: Run) -
     where = f"torch.nn.parallel:DistributedDataParallel({hostile})"
     status, output = run(script_of(pool, f"discrete: argument {hostile}", None, where))
     assert (status, output.splitlines()[-1]) == (0, "not taken")
-    with pytest.raises(ExportError, match="it is an argument of what has another name here"):
+    with pytest.raises(
+        ExportError, match="the argument belongs to an implementation with another name here"
+    ):
         script_of(pool, "discrete: argument cmd", None, "subprocess:call(cmd)")

@@ -888,8 +888,8 @@ def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
             "case.steps: Input should be a valid integer",
         ),
         "bad ddp": ({**plain, "ddp": {"name": 1}}, "ddp.name: Input should be a valid string"),
-        "short bits": (holding(tensor), "'w' has 3 bytes, its dtype and shape 8"),
-        "no bits": (holding({**tensor, "bits": "§"}), "are no base64"),
+        "short bits": (holding(tensor), "'w' has 3 bytes; its dtype and shape need 8"),
+        "no bits": (holding({**tensor, "bits": "§"}), "are not valid base64"),
         "bad dtype": (holding({**tensor, "dtype": "object"}), "unknown dtype 'object'"),
     }
 
@@ -913,5 +913,5 @@ def test_a_bad_file_gets_one_sentence(pool: Pool, tmp_path: Path) -> None:
     assert reading.read_any(path) == SMALLEST
     with path.open("w") as file:
         file.truncate(violation.MOST_READ + 1)
-    with pytest.raises(CaseError, match="more than any violation that is stored"):
+    with pytest.raises(CaseError, match="a stored violation has at most"):
         reading.read_any(path)

@@ -105,7 +105,7 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
     [
         ("[ddp]\nzeero = 1\n", "'zeero' is no declaration (did you mean 'zero'?)"),
         ("ddp = 1\n", "'ddp' is no table"),
-        ("[ddp\n", "is no TOML"),
+        ("[ddp\n", "is not valid TOML"),
         ("[ddp]\nstack = {activation = 'tanh'}\n", "activation = 'tanh': expected one of"),
         (None, "No such file"),
     ],
@@ -158,7 +158,7 @@ def test_faults_are_searched_for_and_counted(session: Session) -> None:
     assert none.exit_code == 64
     assert (
         "--only unchanged_order: "
-        "no fault or control, no module and no rule of the catalogue is called so" in none.output
+        "the catalogue has no fault, control, module or rule of that name" in none.output
     )
     done = session(
         "ddp_invariants",

@@ -79,7 +79,7 @@ class ForeignCall:
         parameters = signature(thing, option)
         if not parameters:
             raise LoadError(
-                f"{option}: it takes no argument, expected {takes_first} as the first one"
+                f"{option}: it takes no argument, expected {takes_first} as the first argument"
             )
         self.first, *rest = parameters
         needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
@@ -106,8 +106,8 @@ class ForeignCall:
         missing = [name for name in self.wanted if name not in known]
         if missing:
             raise LoadError(
-                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass "
-                "for; give it with "
+                f"{option}: it requires {', '.join(missing)}, for which no value is known; "
+                "give it with "
                 f"{option.split(maxsplit=1)[0]}-arg {missing[0]}=VALUE, or write an adapter"
             )
 

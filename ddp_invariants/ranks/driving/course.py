@@ -44,9 +44,9 @@ def kinds_of(module: Any) -> str:
         if any(hasattr(module, name) for name in list(roles.values())[:1])
     ]
     return (
-        f"it has what #{', #'.join(kinds)} needs"
+        f"it has the functions of #{', #'.join(kinds)}"
         if kinds
-        else "it has none of the functions looked for"
+        else "it has none of the expected functions"
     )
 
 

@@ -75,8 +75,8 @@ METHODS = {
 }
 """The methods an adapter may define, by name."""
 
-WHAT_MADE_IT = (
-    "what {} made of the module cannot be called like a model; expected a module, or an adapter "
+NOT_A_MODEL = (
+    "{} returned an object that cannot be called like a model; expected a module, or an adapter "
     "with wrap"
 )
 
@@ -224,8 +224,8 @@ class Driver:
             )
         if self._declares(adapter).get("loss", "mse") != "mse":
             raise LoadError(
-                f"{self.option}: {adapter.__name__} has train_step, which is told no tags: its "
-                'loss is "mse"'
+                f"{self.option}: {adapter.__name__} has train_step, which gets no tags, so its "
+                'loss must be "mse"'
             )
         return {"optimizer": "own", "gradients": "hidden", "accumulation": "none", "loss": "mse"}
 
@@ -258,7 +258,7 @@ class Driver:
         if kind == "sharded":
             self.call = ForeignCall(nn.parallel.DistributedDataParallel, "--ddp torch")
             self.lines.append(
-                "its optimizer synchronises no gradients: under "
+                "its optimizer synchronises no gradients, so the module is wrapped in "
                 "torch.nn.parallel.DistributedDataParallel"
             )
         declared: dict[str, dict[str, Any]] = {
@@ -581,7 +581,7 @@ class Drive:
         # Test `is None`, not truth, since a wrapper's len() may raise.
         wrapped = self.replica if made is None else made
         if not callable(wrapped) and "forward" not in self.driver.methods:
-            raise TypeError(WHAT_MADE_IT.format(self.driver.ddp.name))
+            raise TypeError(NOT_A_MODEL.format(self.driver.ddp.name))
         broadcast = _method_of(wrapped, BROADCASTS)
         if broadcast:
             getattr(wrapped, broadcast)()
@@ -740,8 +740,8 @@ def _check_adapter(adapter: type, option: str) -> None:
             method.bind(*wanted[1:] if static else wanted)
         except TypeError as error:
             raise LoadError(
-                f"{option}: {adapter.__name__}.{name}{method} cannot be called as it will be "
-                f"({error}); expected\n"
+                f"{option}: {adapter.__name__}.{name}{method} cannot be called with the "
+                f"arguments that it will get ({error}); expected\n"
                 f"    {_line(name)}"
             ) from error
 

@@ -81,7 +81,7 @@ def import_module(module_name: str, option: str) -> Any:
 def _no_gpu(error: BaseException) -> str:
     text = str(error).lower()
     return (
-        "; it needs CUDA, and this machine offers none"
+        "; it needs CUDA, which this machine does not have"
         if "cuda" in text or "nvidia" in text
         else ""
     )
@@ -383,7 +383,7 @@ def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:
         call = ast.parse(f"f({rest}", mode="eval").body
         assert isinstance(call, ast.Call)
         if call.args:
-            raise ValueError("arguments are given by name")
+            raise ValueError("arguments must be given by name")
         values = {
             str(keyword.arg): keyword.value.id
             if isinstance(keyword.value, ast.Name) and keyword.value.id in ("WORLD", "RANK")

@@ -80,8 +80,8 @@ class SamplerMaker:
         ]
         if missing:
             raise LoadError(
-                f"{option}: it requires {', '.join(missing)}, which nothing is known to pass "
-                "for; give it with "
+                f"{option}: it requires {', '.join(missing)}, for which no value is known; "
+                "give it with "
                 f"--sampler-arg {missing[0]}=VALUE"
             )
         try:
@@ -95,7 +95,7 @@ class SamplerMaker:
             raise LoadError(
                 f"{option}: it declares layout = 'scatter' and takes no data as "
                 f"{', '.join(DATASETS)}, so it "
-                "cannot be told what to scatter"
+                "has no argument for the data to scatter"
             )
         # A sampler without these arguments asks torch.distributed or the environment.
         self.asks = self.scatters or (self.names["rank"] is None and "rank" not in self.given)
@@ -120,7 +120,7 @@ class SamplerMaker:
         raise LoadError(
             f"{option}: it takes none of "
             f"{', '.join((*DATASETS, *BATCH_SAMPLERS, *ITERABLES, *SIZES))}, so it "
-            "cannot be told what to deal out"
+            "has no argument for the data to shard"
         )
 
     def describe(self) -> Description:
