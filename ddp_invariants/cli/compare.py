@@ -117,13 +117,14 @@ def compare(
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
-    from ddp_invariants.upgrades import gate, question
+    from ddp_invariants.upgrades import gate, question, recorded
+    from ddp_invariants.upgrades.accepted import accepted_changes
 
     if bool(old) == (baseline is not None):
         raise click.UsageError("give either --old or --baseline")
     try:
         allowed = (
-            gate.accepted(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
+            accepted_changes(accept, dt.datetime.now(dt.UTC).date()) if accept is not None else ()
         )
         ddp, sampler = named(options)
         if scripts is not None:  # Done first, before the long run, because it may fail.
@@ -132,7 +133,7 @@ def compare(
             head, answered = _read_baseline(baseline, naming_options(ddp, sampler))
             there, here = head.environment, gate.side(new)
             with Hosts(new) as after, Pool(after.addresses) as second:
-                outcome = gate.against(
+                outcome = recorded.against(
                     head,
                     answered,
                     second,
@@ -201,14 +202,14 @@ def record(
 ) -> None:
     """Record everything an interpreter's ranks see in a set of cases, in one file."""
     # Imported here, as above.
-    from ddp_invariants.upgrades import gate
+    from ddp_invariants.upgrades import gate, recorded
     from ddp_invariants.upgrades.baseline import write
 
     try:
         ddp, sampler = named(options)
         here = gate.side(python)
         with Hosts(python) as hosts, Pool(hosts.addresses) as pool:
-            head, answered = gate.record(
+            head, answered = recorded.record(
                 pool, ddp, sampler, here, cases=cases, number=seed, max_world_size=max_world_size
             )
             write(out, head, answered)

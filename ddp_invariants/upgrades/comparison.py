@@ -7,89 +7,15 @@ for example. All functions are pure functions of evidence.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
-
-import numpy as np
+from typing import Any, ClassVar
 
 from ddp_invariants.cases.fields import STRICT
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import judge
-from ddp_invariants.invariants.compare import parted
-from ddp_invariants.invariants.rule import Unjudged
-from ddp_invariants.invariants.view import EvidenceView, flat_by_name
-from ddp_invariants.records.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import POINT_TO_POINT
-
-Class = Literal["rule", "discrete", "rounding", "number"]
-CLASSES: tuple[Class, ...] = get_args(Class)
-"""The classes of differences.
-
-`rule`: a rule holds on one side only. `discrete`: values that must match exactly. `rounding`: a
-number within the bound derived for both sides. `number`: a number beyond that bound.
-"""
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One difference between two sides' answers to a case.
-
-    Attributes:
-        kind: One of the classes.
-        subject: a rule, `collectives`, `gradients that are None`, or the stage at which
-            numbers part.
-        where: Rank, step, tensor.
-        old: The old side's answer, in words.
-        new: The new side's answer, in words.
-    """
-
-    kind: Class
-    subject: str
-    where: str
-    old: str
-    new: str
-
-    @property
-    def name(self) -> str:
-        """The name of this sort of difference, as an accept-file writes it."""
-        return f"{self.kind}: {self.subject}"
-
-    @property
-    def moves(self) -> bool:
-        """True if the difference may show in another case: many warnings come once per run."""
-        return self.subject.startswith(_WARNING)
-
-
-STAGES: tuple[tuple[Moment, str], ...] = (
-    ("built", "construction"),
-    ("built buffers", "construction"),
-    ("wrapped", "initialisation"),
-    ("wrapped buffers", "initialisation"),
-    ("forward", "forward"),
-    ("forward buffers", "forward"),
-    ("drawn", "random numbers"),
-    ("loss", "forward"),
-    ("local", "local gradient"),
-    ("reduced", "reduced gradient"),
-    ("updated", "optimizer"),
-    ("left buffers", "forward"),
-    ("state", "optimizer"),
-    ("restored", "saving and loading"),
-    ("restored buffers", "saving and loading"),
-    ("restored state", "saving and loading"),
-)
-"""Moments in the order of a step, each with the stage that computed the recorded values."""
-_OF_MICRO_STEPS = ("drawn", "loss", "local")
-
-
-_UNSTEADY = re.compile(
-    r" at 0x[0-9a-f]+| \(Triggered internally at .*|\[[^\]\s]*\]:\d+"
-    r"|[\w./-]+\.(?:cc|cpp|h|cu|py):\d+"
-)
-
-
-def steady(text: str) -> str:
-    """Return a text without parts that vary: addresses, ports and lines of source."""
-    return _UNSTEADY.sub("…", text)
+from ddp_invariants.upgrades.difference import WARNING, Difference, steady
+from ddp_invariants.upgrades.numbers import OF_NO_NUMBERS, differing_numbers
 
 
 @dataclass(frozen=True)
@@ -161,12 +87,16 @@ def compared(
     if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
         assert isinstance(old, ShardEvidence)
         assert isinstance(new, ShardEvidence)
-        return [*differences, *_dealt(old, new)]
+        return [*differences, *_sampler_answers(old, new)]
     broken = any(
-        difference.kind == "rule" and not difference.subject.startswith(_OF_NO_NUMBERS)
+        difference.kind == "rule" and not difference.subject.startswith(OF_NO_NUMBERS)
         for difference in differences
     )
-    return [*differences, *_exactly(old, new), *_numbers(old, new, declared, broken=broken)]
+    return [
+        *differences,
+        *_exactly(old, new),
+        *differing_numbers(old, new, declared, broken=broken),
+    ]
 
 
 def _by_rule(
@@ -188,13 +118,6 @@ def _by_rule(
             yield Difference("rule", rule, failure.where, *words)
 
 
-_WARNING = "warning "
-"""The start of a difference in warnings.
-
-Each warning is a sort of its own, so an accepted warning hides no other.
-"""
-
-
 def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
     """Return the warnings of a side.
 
@@ -211,7 +134,7 @@ def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, 
     for number, given in enumerate(texts):
         for text in map(steady, given):
             title = re.sub(r"\d+", "#", re.split(r"(?<=[.!?]) ", text)[0])[:120]
-            warnings.setdefault(_WARNING + title, (text, []))[1].append(number)
+            warnings.setdefault(WARNING + title, (text, []))[1].append(number)
     return warnings
 
 
@@ -334,108 +257,7 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
 """Readers of the values that must match exactly: each returns a list of lines of a rank."""
 
 
-def _numbers(
-    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, *, broken: bool
-) -> Iterator[Difference]:
-    """Yield the first tensors whose bits differ, in the order of a run.
-
-    No bound is known for values that are not finite, or if ranks disagreed before. Then the rules
-    decide whether numbers may differ: `broken` is true if a rule holds on one side only. A rounding
-    is reported once per stage, and later stages are compared too.
-    """
-    rounded: set[str] = set()
-    for step in range(old.case.steps):
-        for moment, stage in STAGES:
-            numbers = (
-                range(step * old.case.accumulation, (step + 1) * old.case.accumulation)
-                if moment in _OF_MICRO_STEPS
-                else (step,)
-            )
-            for number in numbers:
-                first, second = old.moment(moment, number), new.moment(moment, number)
-                if first is None or second is None:
-                    continue  # A side that did not reach the moment differs in how its run ends.
-                for rank, (old_tensors, new_tensors) in enumerate(zip(first, second, strict=True)):
-                    difference = parted(old_tensors, new_tensors, "the old side has")
-                    if difference is None:
-                        continue
-                    if [slot.dtype for slot in old_tensors.layout.slots] != [
-                        slot.dtype for slot in new_tensors.layout.slots
-                    ]:
-                        continue  # `_exactly` reports missing tensors and other dtypes.
-                    within = _both_within(old, new, declared, moment, step)
-                    within = not broken if within is None else within
-                    if within and stage in rounded:
-                        continue
-                    rounded.add(stage)
-                    words = difference.words.partition(", the old side has ")
-                    yield Difference(
-                        "rounding" if within else "number",
-                        stage,
-                        f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
-                        words[2].partition(";")[0] or "other bits",
-                        words[0],
-                    )
-                    if not within:
-                        return
-
-
-_OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG", "GPU")
-"""Rules that judge no values.
-
-If such a rule holds on one side only, small differences are still roundings.
-"""
-_LEFT: dict[Moment, Moment] = {
-    "forward": "updated",
-    "forward buffers": "left buffers",
-    "restored": "updated",
-    "restored buffers": "left buffers",
-    "restored state": "state",
-}
-"""The moment of the previous step that left the values of a later moment."""
-
-
-def _both_within(
-    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment, step: int
-) -> bool | None:
-    """Return whether both sides lie within the oracle's bound, so that they differ by rounding.
-
-    The result is None if this is not known. A loss or a local gradient counts as within if the
-    gradients that follow from it are. The values at the start of a step, or loaded before it, are
-    those that the previous step left. Before the first step nothing is computed, so nothing can be
-    rounded.
-    """
-    if step > 0 and moment in _LEFT:
-        moment, step = _LEFT[moment], step - 1
-    if moment == "left buffers":
-        # Buffers depend on the intermediate values of a forward, which have no derived bound.
-        return None
-    if moment not in ("loss", "local", "reduced", "updated", "state"):
-        return False
-    for side in (old, new):
-        view = EvidenceView(side, declared)
-        try:
-            with np.errstate(all="ignore"):
-                truth, layout = view.truth(step), view.layout(step)
-                ball = truth.updated if moment in ("updated", "state") else truth.gradient
-                held = view.every_rank(
-                    "updated" if moment in ("updated", "state") else "reduced", step
-                )
-                values = [flat_by_name(tensors, layout) for tensors in held]
-        except (Unjudged, KeyError, ValueError):
-            return None
-        if not all(np.isfinite(held_P).all() for held_P in values):
-            return None  # The run overflows; the rules decide whether it may.
-        if any(
-            held_P.shape != ball.centre.shape
-            or not (np.abs(held_P - ball.centre) <= ball.radius).all()
-            for held_P in values
-        ):
-            return False
-    return True
-
-
-def _dealt(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
+def _sampler_answers(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
     """Yield the first difference in a sampler's answers, all of which must match exactly."""
     ends = [
         f"it {side.incident.kind}" if side.incident is not None else "by itself"

@@ -3,39 +3,34 @@
 Each sort of difference is shrunk to its smallest case.
 """
 
-import datetime as dt
 import hashlib
 import json
 import subprocess
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ddp_invariants import __version__
-from ddp_invariants.cases.case import Case, TrainingCase, describe
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.shrink import simpler
-from ddp_invariants.discovery.deviations import current, tables
 from ddp_invariants.discovery.probe import Discovery, discover
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.errors import BaselineError, HarnessError
-from ddp_invariants.implementation.spec import Ddp, Sampler, options
+from ddp_invariants.errors import HarnessError
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.search.search import Asked, independent
 from ddp_invariants.search.strategies import cases_for, unlike
-from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
+from ddp_invariants.upgrades.accepted import Accepted
+from ddp_invariants.upgrades.baseline import Answer, Environment
 from ddp_invariants.upgrades.comparison import (
-    Difference,
     Offer,
     before_any_case,
     compared,
     warnings_of,
 )
+from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.pace import Cost, Ratio, cost, ratios
 
 SHRINK_RUNS = 150
@@ -82,41 +77,6 @@ def side(python: str) -> Environment:
     if tuple(int(part) for part in environment.version.split(".")[:2]) < (3, 11):
         raise HarnessError(f"{python} is Python {environment.version}; ranks need 3.11 or newer")
     return environment
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A change that a team has reviewed and accepted.
-
-    Attributes:
-        change: Its name, as a report gives it: `discrete: collectives`.
-        reason: The reason.
-        link: The public discussion; may be empty.
-        expires: The day from which on the change must be reviewed again.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
-    change: str
-    reason: str
-    expires: dt.date
-    link: str = ""
-
-    @property
-    def title(self) -> str:
-        """The name of the change in messages."""
-        return f"the accepted change {self.change!r}"
-
-
-def accepted(path: Path, today: dt.date) -> tuple[Accepted, ...]:
-    """Return the accepted changes in a file of `[[accepted]]` tables.
-
-    Raises:
-        DeviationError: The file cannot be read, or an accepted change has expired.
-    """
-    changes = tables(path, "accepted", Accepted)
-    current(changes, path, today)
-    return changes
 
 
 @dataclass(frozen=True)
@@ -197,7 +157,7 @@ class Gate:
         self, old: Pool, new: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int
     ) -> None:
         self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
-        sides = [_discovered(pool, ddp, sampler, max_world_size) for pool in self.pools]
+        sides = [discovered_side(pool, ddp, sampler, max_world_size) for pool in self.pools]
         scopes = [side.scope(max_world_size) for side in sides]
         self.scope = Scope(
             max_world_size,
@@ -205,7 +165,7 @@ class Gate:
             scopes[0].declared,
             scopes[0].sampler,
         )
-        self.at_once = before_any_case(*(_offered(side) for side in sides))
+        self.at_once = before_any_case(*(offer_of(side) for side in sides))
         self._turn = 0
         self._warned: tuple[dict[str, Case], dict[str, Case]] = {}, {}
 
@@ -216,7 +176,7 @@ class Gate:
         """
         self._turn ^= 1
         by_side = {
-            side: _answered(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
+            side: answer_of(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
             for side in (self._turn, 1 - self._turn)
         }
         for side, answer in by_side.items():
@@ -247,7 +207,7 @@ class Gate:
         drawn, rounds, costs = 0, 0, list[tuple[Cost, Cost]]()
         while drawn < count:
             known, seen = {entry.difference.name for entry in entries}, 0
-            for case in _drawn(self.scope, count - drawn, f"{number}/{rounds}"):
+            for case in drawn_cases(self.scope, count - drawn, f"{number}/{rounds}"):
                 seen += 1
                 answers = self.answers(case)
                 spent = [cost(answer) for answer in answers]
@@ -262,7 +222,7 @@ class Gate:
                     break
             drawn, rounds = drawn + max(seen, 1), rounds + 1
         entries += self._only_warned({entry.difference.name for entry in entries}, why)
-        return replace(_gated(entries, min(drawn, count), allowed), pace=tuple(ratios(costs)))
+        return replace(gated(entries, min(drawn, count), allowed), pace=tuple(ratios(costs)))
 
     def _another(
         self, case: Case, differences: Sequence[Difference], known: Container[str]
@@ -333,7 +293,7 @@ class Gate:
         )
 
 
-def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
+def discovered_side(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
     """Return the probed implementation, and give the pool new ranks.
 
     A warning that is given once per process must not be lost in a probe.
@@ -343,7 +303,7 @@ def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> 
     return discovery
 
 
-def _offered(discovery: Discovery) -> Offer:
+def offer_of(discovery: Discovery) -> Offer:
     """Return the facts known of a side before any case is run."""
     return Offer(
         dict(discovery.ddp),
@@ -355,7 +315,7 @@ def _offered(discovery: Discovery) -> Offer:
     )
 
 
-def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
+def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
     """Return cases of all rules' properties in turn; the name determines them.
 
     Every third case is a sampler's: sampler rules are few, and their cases cheap.
@@ -394,137 +354,18 @@ def _drawn(scope: Scope, count: int, name: str) -> list[Case]:
     return drawn
 
 
-def _gated(entries: Sequence[ShrunkDifference], cases: int, allowed: Sequence[Accepted]) -> Gated:
+def gated(entries: Sequence[ShrunkDifference], cases: int, allowed: Sequence[Accepted]) -> Gated:
+    """Return the result of a comparison, with the accepted changes that did not show."""
     names = {entry.difference.name for entry in entries}
     return Gated(
         tuple(entries), cases, tuple(change for change in allowed if change.change not in names)
     )
 
 
-# A side whose interpreter is not available.
-
-
-def record(
-    pool: Pool,
-    ddp: Ddp,
-    sampler: Sampler,
-    here: Environment,
-    *,
-    cases: int,
-    number: int,
-    max_world_size: int,
-) -> tuple[Head, Iterator[Answer]]:
-    """Return the head of a baseline, and a side's answers to a corpus of cases as they arrive.
-
-    Args:
-        pool: Ranks under the side's interpreter.
-        ddp: The DDP.
-        sampler: The sampler.
-        here: The interpreter.
-        cases: Number of cases.
-        number: The seed.
-        max_world_size: Largest W.
-    """
-    discovery = _discovered(pool, ddp, sampler, max_world_size)
-    corpus = _drawn(discovery.scope(max_world_size), cases, str(number))
-    head = Head(
-        __version__, FORM, here, _offered(discovery), options(ddp, sampler), number, len(corpus)
-    )
-    return head, (_answered(pool, case, ddp, sampler) for case in corpus)
-
-
-def _answered(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:
+def answer_of(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:
+    """Run a case on one side, and return its evidence."""
     return (
         pool.train(case, ddp, fresh=fresh)
         if isinstance(case, TrainingCase)
         else pool.shards(case, sampler, fresh=fresh)
     )
-
-
-def against(
-    head: Head,
-    answers: Sequence[Answer],
-    pool: Pool,
-    ddp: Ddp,
-    sampler: Sampler,
-    here: Environment,
-    *,
-    max_world_size: int,
-    allowed: Sequence[Accepted] = (),
-) -> Gated:
-    """Compare a side with the recorded answers of a side that is no longer available.
-
-    No case can be shrunk then. Numbers are compared only if one model of processor made both.
-
-    Args:
-        head: The head of the baseline.
-        answers: The baseline's cases and answers.
-        pool: Ranks under the available interpreter.
-        ddp: The DDP.
-        sampler: The sampler.
-        here: The available interpreter.
-        max_world_size: Largest W of a probe.
-        allowed: The accepted changes.
-
-    Raises:
-        BaselineError: An entry of the baseline is no answer to its case.
-        HarnessError: The harness failed.
-    """
-    why = {change.change: change.reason for change in allowed}
-    discovery = _discovered(pool, ddp, sampler, max_world_size)
-    at_once = before_any_case(head.offer, _offered(discovery))
-    comparable = head.environment.cpu == here.cpu
-    declared, declared_sampler = (
-        discovery.scope(max_world_size).declared,
-        discovery.declared_sampler,
-    )
-
-    warned: tuple[set[str], set[str]] = set(), set()
-
-    def differences(answer: Answer, *, fresh: bool = False) -> list[Difference]:
-        here_answered = _answered(pool, answer.case, ddp, sampler, fresh=fresh)
-        try:
-            for texts, recorded in zip(warned, (answer, here_answered), strict=True):
-                texts.update(warnings_of(recorded))
-            shown = compared(answer, here_answered, declared, declared_sampler)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise BaselineError(
-                f"the baseline's answer to {describe(answer.case)} cannot be compared: "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        return [
-            difference
-            for difference in shown
-            if comparable or difference.kind not in ("rounding", "number")
-        ]
-
-    smallest: dict[str, tuple[Answer, Difference]] = {}
-    for answer in answers:
-        for difference in differences(answer):
-            known = smallest.get(difference.name)
-            if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
-                smallest[difference.name] = answer, difference
-    gated = [
-        ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
-        for difference in at_once
-    ]
-    for name, (answer, first) in smallest.items():
-        # A warning that both sides gave somewhere may have moved from one case to another. The old
-        # side cannot be run again to check.
-        if first.moves and first.subject in warned[0] & warned[1]:
-            continue
-        again = [
-            difference
-            for _ in range(REPEATS)
-            for difference in differences(answer, fresh=first.moves)[::-1]
-            if difference.name == name
-        ]
-        gated.append(
-            ShrunkDifference(
-                again[0] if again else first,
-                answer.case,
-                min(len(again), REPEATS),
-                why.get(name, ""),
-            )
-        )
-    return _gated(gated, len(answers), allowed)

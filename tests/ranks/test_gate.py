@@ -41,10 +41,12 @@ from ddp_invariants.records.evidence import (
 )
 from ddp_invariants.report import upgrade
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.upgrades import baseline, comparison, gate
+from ddp_invariants.upgrades import baseline, comparison, gate, recorded
+from ddp_invariants.upgrades.accepted import Accepted, accepted_changes
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
-from ddp_invariants.upgrades.comparison import Difference, Offer, before_any_case, described
-from ddp_invariants.upgrades.gate import Accepted, Gated, ShrunkDifference
+from ddp_invariants.upgrades.comparison import Offer, before_any_case, described
+from ddp_invariants.upgrades.difference import Difference, steady
+from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
 from ddp_invariants.upgrades.pace import Cost, cost, ratios
 
 FACTOR = "layers.4.factor"
@@ -218,9 +220,7 @@ def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(
     different cases, is no difference.
     """
     sides = gate.Gate(pool, pool, Ddp(), Sampler(), 2)
-    difference = comparison.Difference(
-        "discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so"
-    )
+    difference = Difference("discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so")
     sides._warned[1][difference.subject] = CASE
     assert sides._only_warned(set(), {}) == []
     monkeypatch.setattr(
@@ -436,7 +436,7 @@ def test_a_bad_file_of_accepted_changes_is_refused(tmp_path: Path, text: str, me
     path = tmp_path / "accepted.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(DeviationError, match=message):
-        gate.accepted(path, dt.date(2026, 11, 20))
+        accepted_changes(path, dt.date(2026, 11, 20))
 
 
 def test_an_interpreter_that_cannot_serve_is_refused(tmp_path: Path) -> None:
@@ -722,7 +722,7 @@ def test_an_answer_that_is_none_is_told(pool: Pool) -> None:
         BaselineError,
         match=r"the baseline's answer to world_size=2 .* cannot be compared: TypeError",
     ):
-        gate.against(HEAD, [altered], pool, Ddp(), Sampler(), here, max_world_size=2)
+        recorded.against(HEAD, [altered], pool, Ddp(), Sampler(), here, max_world_size=2)
 
 
 @pytest.mark.usefixtures("known")
@@ -749,7 +749,7 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     names_by_cpu = []
     for cpu in ("c", "another"):
         here = Environment("python", "2", "2", "3.11.0", cpu)
-        gated = gate.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
+        gated = recorded.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
         names_by_cpu.append({result.difference.name for result in gated.differences})
     assert "discrete: warning FutureWarning: so" in names_by_cpu[0] & names_by_cpu[1]
     assert "number: reduced gradient" in names_by_cpu[0] - names_by_cpu[1]
@@ -757,13 +757,12 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
 
 def test_what_differs_between_processes_and_builds_is_no_difference() -> None:
     """Addresses, ports and source lines may vary between processes and builds."""
-    assert comparison.steady("<function f at 0x7f00aa>") == "<function f…>"
+    assert steady("<function f at 0x7f00aa>") == "<function f…>"
     assert (
-        comparison.steady("UserWarning: so (Triggered internally at /pytorch/a.cpp:12.)")
-        == "UserWarning: so…"
+        steady("UserWarning: so (Triggered internally at /pytorch/a.cpp:12.)") == "UserWarning: so…"
     )
     assert (
-        comparison.steady("[/pytorch/gloo/pair.cc:538] closed by peer [127.0.0.1]:4711")
+        steady("[/pytorch/gloo/pair.cc:538] closed by peer [127.0.0.1]:4711")
         == "[…] closed by peer …"
     )
 

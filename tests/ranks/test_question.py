@@ -23,7 +23,7 @@ from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.failing import Failing
 from ddp_invariants.situations.timing import Disturbed
 from ddp_invariants.upgrades import question
-from ddp_invariants.upgrades.comparison import Difference
+from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
 
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))

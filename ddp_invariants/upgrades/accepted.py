@@ -1,0 +1,44 @@
+"""Accepted changes: the differences that a team has reviewed, in a file of `[[accepted]]` tables."""
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.discovery.deviations import current, tables
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A change that a team has reviewed and accepted.
+
+    Attributes:
+        change: Its name, as a report gives it: `discrete: collectives`.
+        reason: The reason.
+        link: The public discussion; may be empty.
+        expires: The day from which on the change must be reviewed again.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    change: str
+    reason: str
+    expires: dt.date
+    link: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name of the change in messages."""
+        return f"the accepted change {self.change!r}"
+
+
+def accepted_changes(path: Path, today: dt.date) -> tuple[Accepted, ...]:
+    """Return the accepted changes in a file of `[[accepted]]` tables.
+
+    Raises:
+        DeviationError: The file cannot be read, or an accepted change has expired.
+    """
+    changes = tables(path, "accepted", Accepted)
+    current(changes, path, today)
+    return changes

@@ -1,0 +1,141 @@
+"""The comparison with a side whose interpreter is not available: its answers are in a baseline."""
+
+from collections.abc import Iterator, Sequence
+
+from ddp_invariants import __version__
+from ddp_invariants.cases.case import describe
+from ddp_invariants.errors import BaselineError
+from ddp_invariants.implementation.spec import Ddp, Sampler, options
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.upgrades.accepted import Accepted
+from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
+from ddp_invariants.upgrades.comparison import before_any_case, compared, warnings_of
+from ddp_invariants.upgrades.difference import Difference
+from ddp_invariants.upgrades.gate import (
+    REPEATS,
+    Gated,
+    ShrunkDifference,
+    answer_of,
+    discovered_side,
+    drawn_cases,
+    gated,
+    offer_of,
+)
+
+
+def record(
+    pool: Pool,
+    ddp: Ddp,
+    sampler: Sampler,
+    here: Environment,
+    *,
+    cases: int,
+    number: int,
+    max_world_size: int,
+) -> tuple[Head, Iterator[Answer]]:
+    """Return the head of a baseline, and a side's answers to a corpus of cases as they arrive.
+
+    Args:
+        pool: Ranks under the side's interpreter.
+        ddp: The DDP.
+        sampler: The sampler.
+        here: The interpreter.
+        cases: Number of cases.
+        number: The seed.
+        max_world_size: Largest W.
+    """
+    discovery = discovered_side(pool, ddp, sampler, max_world_size)
+    corpus = drawn_cases(discovery.scope(max_world_size), cases, str(number))
+    head = Head(
+        __version__, FORM, here, offer_of(discovery), options(ddp, sampler), number, len(corpus)
+    )
+    return head, (answer_of(pool, case, ddp, sampler) for case in corpus)
+
+
+def against(
+    head: Head,
+    answers: Sequence[Answer],
+    pool: Pool,
+    ddp: Ddp,
+    sampler: Sampler,
+    here: Environment,
+    *,
+    max_world_size: int,
+    allowed: Sequence[Accepted] = (),
+) -> Gated:
+    """Compare a side with the recorded answers of a side that is no longer available.
+
+    No case can be shrunk then. Numbers are compared only if one model of processor made both.
+
+    Args:
+        head: The head of the baseline.
+        answers: The baseline's cases and answers.
+        pool: Ranks under the available interpreter.
+        ddp: The DDP.
+        sampler: The sampler.
+        here: The available interpreter.
+        max_world_size: Largest W of a probe.
+        allowed: The accepted changes.
+
+    Raises:
+        BaselineError: An entry of the baseline is no answer to its case.
+        HarnessError: The harness failed.
+    """
+    why = {change.change: change.reason for change in allowed}
+    discovery = discovered_side(pool, ddp, sampler, max_world_size)
+    at_once = before_any_case(head.offer, offer_of(discovery))
+    comparable = head.environment.cpu == here.cpu
+    declared, declared_sampler = (
+        discovery.scope(max_world_size).declared,
+        discovery.declared_sampler,
+    )
+
+    warned: tuple[set[str], set[str]] = set(), set()
+
+    def differences(answer: Answer, *, fresh: bool = False) -> list[Difference]:
+        here_answered = answer_of(pool, answer.case, ddp, sampler, fresh=fresh)
+        try:
+            for texts, recorded in zip(warned, (answer, here_answered), strict=True):
+                texts.update(warnings_of(recorded))
+            shown = compared(answer, here_answered, declared, declared_sampler)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise BaselineError(
+                f"the baseline's answer to {describe(answer.case)} cannot be compared: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return [
+            difference
+            for difference in shown
+            if comparable or difference.kind not in ("rounding", "number")
+        ]
+
+    smallest: dict[str, tuple[Answer, Difference]] = {}
+    for answer in answers:
+        for difference in differences(answer):
+            known = smallest.get(difference.name)
+            if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
+                smallest[difference.name] = answer, difference
+    shrunk = [
+        ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
+        for difference in at_once
+    ]
+    for name, (answer, first) in smallest.items():
+        # A warning that both sides gave somewhere may have moved from one case to another. The old
+        # side cannot be run again to check.
+        if first.moves and first.subject in warned[0] & warned[1]:
+            continue
+        again = [
+            difference
+            for _ in range(REPEATS)
+            for difference in differences(answer, fresh=first.moves)[::-1]
+            if difference.name == name
+        ]
+        shrunk.append(
+            ShrunkDifference(
+                again[0] if again else first,
+                answer.case,
+                min(len(again), REPEATS),
+                why.get(name, ""),
+            )
+        )
+    return gated(shrunk, len(answers), allowed)
