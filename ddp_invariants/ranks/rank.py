@@ -33,7 +33,8 @@ from ddp_invariants.ranks.groups import stores
 from ddp_invariants.ranks.groups.device import RankDevice, take_device
 from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes, kernel_counts
-from ddp_invariants.ranks.groups.observed import Connections, Log, Timing
+from ddp_invariants.ranks.groups.observed import Connections, Timing
+from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.training import recorder, resume, run
 from ddp_invariants.records.trace import LastWords
 

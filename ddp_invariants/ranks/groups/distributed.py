@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
 
-from ddp_invariants.ranks.groups.observed import Connections, Log, ObservedGroup, Row, Timing
+from ddp_invariants.ranks.groups.observed import Connections, ObservedGroup, Timing
+from ddp_invariants.ranks.groups.works import Log, Row
 from ddp_invariants.records.trace import label
 
 # These classes are public names of torch.distributed without type stubs.
