@@ -1,0 +1,384 @@
+"""The calls that drive a DDP around the steps of one case, chosen by their usual names.
+
+A method that an adapter defines (adapter.py) replaces the usual call.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import lru_cache
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, ForeignCall
+from ddp_invariants.ranks.driving.imports import required
+
+FINISHERS = (
+    "finish_gradient_synchronization",
+    "finish_gradient_sync",
+    "finish_grad_sync",
+    "sync_gradients",
+    "sync_grads",
+    "sync_grad",
+    "synchronize_gradients",
+    "synchronise_gradients",
+    "all_reduce_grads",
+    "allreduce_grads",
+    "all_reduce_gradients",
+    "allreduce_gradients",
+    "reduce_gradients",
+    "average_gradients",
+    "wait_for_gradients",
+    "on_after_backward",
+    "synchronize",
+)
+"""Methods called after backward if the wrapper has one; no name is a method of nn.Module."""
+STARTERS = (
+    "on_train_batch_start",
+    "start_gradient_synchronization",
+    "zero_grad_buffer",
+    "reset_buckets",
+    "reset_gradient",
+    "reset",
+)
+"""Methods called before a step's batch if the wrapper has one."""
+BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
+"""Methods called once after wrapping if the wrapper has one."""
+
+QUIET = ("no_sync", "set_requires_gradient_sync", "require_backward_grad_sync")
+"""Ways to run a wrapper's backward without communication; the first one it has is used."""
+
+NOT_A_MODEL = (
+    "{} returned an object that cannot be called like a model; expected a module, or an adapter "
+    "with wrap"
+)
+
+
+class LoadedCalls(Protocol):
+    """The calls of a loaded implementation, as `ddp.Driver` has them.
+
+    Attributes:
+        ddp: The implementation under test.
+        declared: Its declarations.
+        methods: The methods that its adapter defines.
+        setup: The functions called first, each with its arguments.
+        call: The call that wraps; None if nothing is called.
+        optimizer: The call that makes the optimizer; None for the case's own.
+        after: The function called after backward; None if there is none.
+    """
+
+    ddp: Ddp
+    declared: Declarations
+    methods: set[str]
+    setup: list[tuple[Any, dict[str, str | tuple[Any]]]]
+    call: ForeignCall | None
+    optimizer: ForeignCall | None
+    after: ForeignCall | None
+
+
+class Drive:
+    """The calls of one case: the adapter's methods if it has them, else the usual calls.
+
+    Attributes:
+        driven: The calls found by name, for the explanation: the moment and the call.
+    """
+
+    def __init__(
+        self, driver: LoadedCalls, context: Context, replica: nn.Module, adapter: Any
+    ) -> None:
+        self.driver, self.context, self.replica = driver, context, replica
+        self.brought: Any = None
+        self.driven: dict[str, str] = {}
+        self._finish: str | None = None
+        self._start: str | None = None
+        for name in driver.methods:
+            setattr(self, name, getattr(adapter, name))
+        self.whole_step = "train_step" in driver.methods
+
+    # The usual calls; documented in adapter.Adapter.
+
+    def setup(self, context: Context) -> object:
+        for function, values in self.driver.setup:
+            here = {"WORLD": context.world_size, "RANK": context.rank}
+            function(
+                **{
+                    name: here[value] if isinstance(value, str) else value[0]
+                    for name, value in values.items()
+                }
+            )
+        return None
+
+    def wrap(self, module: nn.Module, context: Context) -> object:
+        call = self.driver.call
+        if call is None:
+            return module
+        optimizer = self._optimizer(module, context) if call.takes_optimizer else None
+        made = call(module, context, module, optimizer)
+        return (
+            made
+            if optimizer is None or isinstance(made, tuple)
+            else (module if made is None else made, optimizer)
+        )
+
+    def make_optimizer(self, wrapped: Any, context: Context) -> Any:
+        if self.brought is not None:
+            return self.brought
+        return self._optimizer(wrapped, context)
+
+    def _optimizer(self, wrapped: Any, context: Context) -> Any:
+        """Make the `--opt` optimizer under test, else the case's, over the trained parameters."""
+        trained = _trained(wrapped) or _trained(self.replica)
+        call = self.driver.optimizer
+        if call is None:
+            return context.optimizer(trained)
+        if call.first in ("model", "module"):
+            return call(
+                wrapped,
+                context,
+                wrapped,
+                context.optimizer(trained) if call.takes_optimizer else None,
+            )
+        if call.first in OPTIMIZERS:
+            return call(context.optimizer(trained), context, wrapped)
+        return call(trained, context, wrapped)
+
+    def before_batch(self, wrapped: Any, optimizer: Any) -> object:
+        del optimizer
+        return getattr(wrapped, self._start)() if self._start else None
+
+    def zero_grad(
+        self,
+        wrapped: Any,
+        optimizer: Any,
+        set_to_none: bool,  # noqa: FBT001 - as an adapter's
+    ) -> object:
+        del wrapped
+        if not _takes(optimizer.zero_grad, "set_to_none"):
+            if set_to_none:
+                return optimizer.zero_grad()
+            raise NotImplementedError(f"{type(optimizer).__name__}.zero_grad takes no set_to_none")
+        return optimizer.zero_grad(set_to_none=set_to_none)
+
+    def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
+        quiet = _quiet(wrapped)
+        return nullcontext() if quiet is None else quiet()
+
+    def join(self, wrapped: Any, optimizer: Any) -> AbstractContextManager[object]:
+        del optimizer
+        entered: AbstractContextManager[object] = wrapped.join()
+        return entered
+
+    def forward(self, wrapped: Any, inputs: Tensor) -> Any:
+        return wrapped(inputs)
+
+    def backward(self, wrapped: Any, optimizer: Any, loss: Tensor) -> object:
+        del optimizer
+        if self._engine("backward", wrapped):
+            return wrapped.backward(loss)
+        return loss.backward()
+
+    def after_backward(self, wrapped: Any, optimizer: Any) -> object:
+        if self._finish:
+            getattr(wrapped, self._finish)()
+        if self.driver.after is not None:
+            self.driver.after(wrapped, self.context, wrapped, optimizer)
+        return None
+
+    def gradients(self, wrapped: Any) -> Mapping[str, Tensor | None]:
+        del wrapped
+        return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
+
+    def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
+        del optimizer
+        own = getattr(wrapped, "clip_grad_norm_", None)
+        return (
+            own(norm)
+            if callable(own)
+            else nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
+        )
+
+    def step(self, wrapped: Any, optimizer: Any) -> object:
+        if self._engine("step", wrapped):
+            return wrapped.step()
+        main_only = [
+            p
+            for p in self.replica.parameters()
+            if p.grad is None and getattr(p, "main_grad", None) is not None
+        ]
+        for parameter in main_only:
+            self.driven["gradients"] = "in .main_grad"
+            gradient = _gradient(parameter)
+            parameter.grad = None if gradient is None else gradient.clone()
+        stepped = optimizer.step()
+        for parameter in main_only:  # Set for the step only: autograd must not add to it.
+            parameter.grad = None
+        return stepped
+
+    def _engine(self, method: str, wrapped: Any) -> bool:
+        """Return whether the wrapper is an engine that runs backward, and perhaps the step, itself.
+
+        No nn.Module has these methods.
+        """
+        if not all(callable(getattr(type(wrapped), name, None)) for name in ("backward", method)):
+            return False
+        self.driven[method] = f"{method}() of the wrapper"
+        return True
+
+    def train_step(
+        self, parameters: Mapping[str, Any], inputs: Tensor, targets: Tensor, context: Context
+    ) -> object:
+        raise NotImplementedError  # Called only if the adapter defines it.
+
+    def teardown(self, context: Context) -> object:
+        del context
+        return None
+
+    # Start and wrapping.
+
+    def begin(self) -> tuple[Any, Any]:
+        """Set up and wrap, and return the object to be called and the optimizer.
+
+        Raises:
+            TypeError: Wrapping returned an object that cannot be trained.
+        """
+        self.setup(self.context)
+        made: Any = self.wrap(self.replica, self.context)
+        if isinstance(made, tuple) and len(made) >= 2:
+            made, self.brought = made[0], made[1]
+            if self.driver.optimizer is not None and not (
+                self.driver.call and self.driver.call.takes_optimizer
+            ):
+                raise TypeError("wrapping returned an optimizer of its own, so --opt has no effect")
+        # Test `is None`, not truth, since a wrapper's len() may raise.
+        wrapped = self.replica if made is None else made
+        if not callable(wrapped) and "forward" not in self.driver.methods:
+            raise TypeError(NOT_A_MODEL.format(self.driver.ddp.name))
+        broadcast = _method_of(wrapped, BROADCASTS)
+        if broadcast:
+            getattr(wrapped, broadcast)()
+            self.driven["after wrapping"] = f"{broadcast}()"
+        ddp = self.driver.ddp
+        self._start = self._named("start", wrapped, ddp.start, STARTERS)
+        self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
+        self.driven["accumulation"] = self._accumulation(wrapped)
+        if "join" in self.driver.methods or callable(getattr(wrapped, "join", None)):
+            self.driven["uneven batches"] = "join()"
+        if self.driver.call is not None and self.driver.call.cap is not None:
+            self.driven["bucket capacity"] = BUCKET_CAPS[self.driver.call.cap][0]
+        if self.driven["accumulation"] == "no_sync" and "accumulate" not in self.driver.methods:
+            holders = wrapped, getattr(wrapped, "_orig_mod", None)
+            self.driven["without communication"] = next(
+                (name for name in QUIET if any(hasattr(holder, name) for holder in holders)),
+                QUIET[0],
+            )
+        return wrapped, self.make_optimizer(wrapped, self.context)
+
+    def _named(self, option: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
+        """Return the method to call at a moment: the given one, or the first usual one there is.
+
+        Raises:
+            AttributeError: There is no such method.
+        """
+        if given == "none":
+            return None
+        if given and not callable(getattr(type(wrapped), given, None)):
+            close = difflib.get_close_matches(given, dir(type(wrapped)), 1)
+            raise AttributeError(
+                f"--{option} {given}: {type(wrapped).__name__} has no such method"
+                + (f"; did you mean {close[0]!r}?" if close else "")
+            )
+        name = given or _method_of(wrapped, usual)
+        if name:
+            self.driven["before each batch" if option == "start" else "after backward"] = (
+                f"{name}()"
+            )
+        return name
+
+    def _accumulation(self, wrapped: Any) -> str:
+        """Return how several backwards of a step are run: `no_sync` or `each`."""
+        declared = self.driver.declared.accumulation
+        if declared or "no_sync" in self.driver.declared.unsupported:
+            return declared or "each"
+        return (
+            "no_sync"
+            if "accumulate" in self.driver.methods or _quiet(wrapped) is not None
+            else "each"
+        )
+
+
+def _quiet(wrapped: Any) -> Callable[[], AbstractContextManager[object]] | None:
+    """Return the context in which a wrapper runs a backward without communication, or None.
+
+    A compiled wrapper is searched through the module that was compiled.
+    """
+    for holder in (wrapped, getattr(wrapped, "_orig_mod", None)):
+        no_sync: Callable[[], AbstractContextManager[object]] | None = getattr(
+            holder, "no_sync", None
+        )
+        if callable(no_sync):
+            return no_sync
+    if callable(getattr(wrapped, "set_requires_gradient_sync", None)):
+        return lambda: _switched(wrapped.set_requires_gradient_sync)
+    if isinstance(getattr(wrapped, "require_backward_grad_sync", None), bool):
+        return lambda: _switched(lambda on: setattr(wrapped, "require_backward_grad_sync", on))
+    return None
+
+
+def _method_of(wrapped: Any, usual: tuple[str, ...]) -> str | None:
+    """Return the first of some usual names that a wrapper has as a method."""
+    return next(
+        (
+            name
+            for name in usual
+            if callable(getattr(type(wrapped), name, None))
+            and not _required(getattr(type(wrapped), name))
+        ),
+        None,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _required(method: Any) -> tuple[str, ...]:
+    """Return the names of the arguments that a method requires, `self` aside."""
+    try:
+        _, *rest = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(required(rest))
+
+
+def _takes(method: Any, argument: str) -> bool:
+    """Return whether a callable takes an argument of that name."""
+    try:
+        parameters = inspect.signature(method).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(p.name == argument or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _trained(module: Any) -> list[Any]:
+    parameters = getattr(module, "parameters", None)
+    return list(parameters()) if callable(parameters) else []
+
+
+def _gradient(parameter: Tensor) -> Tensor | None:
+    """Return the optimizer's gradient: `.grad`, or `.main_grad` in the parameter's dtype."""
+    if parameter.grad is not None:
+        return parameter.grad
+    main: Tensor | None = getattr(parameter, "main_grad", None)
+    return None if main is None else main.view_as(parameter).to(parameter.dtype)
+
+
+@contextmanager
+def _switched(switch: Callable[[bool], object]) -> Iterator[None]:
+    """Switch synchronisation off inside."""
+    switch(False)  # noqa: FBT003 - a switch
+    try:
+        yield
+    finally:
+        switch(True)  # noqa: FBT003 - a switch
