@@ -12,7 +12,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery.capabilities import TRAINING
-from ddp_invariants.discovery.probe import Discovery, Standing, discover
+from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.result import Discovery, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.hosts import Hosts

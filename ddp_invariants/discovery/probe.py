@@ -5,180 +5,36 @@ drawn, and so becomes a violation. If the implementation declares it unsupported
 that instead.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from functools import cached_property
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data
-from ddp_invariants.discovery.capabilities import SAMPLING, TRAINING
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected
+from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure
+from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError, LoadFailure
 from ddp_invariants.implementation.declarations import (
-    CAPABILITIES,
     Buckets,
     Declarations,
-    SamplerDeclarations,
     declare,
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.invariants import SHIPPED, judge
+from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.comm import overlapping, reductions_per_step
-from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
 
 HANGS = 3
 """Number of hanging probes after which no other probe is run."""
 HUNG_PATIENCE = 3.0
 """Seconds a probe gets once one has hung; a probe that does not hang takes some milliseconds."""
-
-
-class Standing(Enum):
-    """The result of a capability's probe."""
-
-    RIGHT = "right"
-    REFUSED = "refused"
-    WRONG = "silently wrong"
-    ABSENT = "not offered"
-    UNKNOWN = "not probed"
-
-
-@dataclass(frozen=True)
-class Probed:
-    """One capability's probe.
-
-    Attributes:
-        capability: Its name.
-        standing: The result.
-        words: The result in words.
-        declared: True if it is declared unsupported.
-        expected: The expected deviation; empty for none.
-    """
-
-    capability: str
-    standing: Standing
-    words: str = ""
-    declared: bool = False
-    expected: str = ""
-
-    @property
-    def never_met(self) -> bool:
-        """True if it was left out for a reason of its own.
-
-        False if no capability was probed because everything is broken or hangs.
-        """
-        return self.standing is Standing.UNKNOWN and bool(self.words)
-
-    @property
-    def excused(self) -> bool:
-        """True if cases must not contain the capability."""
-        return (
-            self.standing in (Standing.REFUSED, Standing.ABSENT)
-            or self.declared
-            or bool(self.expected)
-        )
-
-
-@dataclass(frozen=True)
-class Discovery:
-    """All discovered facts about a DDP and a sampler.
-
-    Attributes:
-        ddp: The DDP's description (`driving.Description`, plain).
-        sampler: The sampler's.
-        ddp_probes: Of the DDP's capabilities.
-        sampler_probes: Of the sampler's capabilities.
-        driven: How the DDP is driven, a line each.
-        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty if it fills none.
-        deviating: Rules that it is expected to violate, and why.
-        backend: The backend and the device of the tensors.
-    """
-
-    ddp: Mapping[str, Any]
-    sampler: Mapping[str, Any]
-    ddp_probes: tuple[Probed, ...] = ()
-    sampler_probes: tuple[Probed, ...] = ()
-    driven: tuple[str, ...] = ()
-    buckets: Buckets = ""
-    deviating: tuple[tuple[str, str], ...] = ()
-    backend: Backend = ON_THE_CPU
-
-    @property
-    def torch(self) -> str:
-        """Version of torch in the ranks."""
-        return str(self.ddp["torch"])
-
-    @cached_property
-    def declared(self) -> Declarations:
-        """The declarations of the DDP."""
-        return declare(Declarations, self.ddp["declares"])
-
-    @cached_property
-    def declared_sampler(self) -> SamplerDeclarations:
-        """The declarations of the sampler."""
-        return declare(SamplerDeclarations, self.sampler["declares"])
-
-    def scope(self, max_world_size: int) -> Scope:
-        """Return the limits on what cases may contain."""
-        without = frozenset(
-            probed.capability
-            for probed in (*self.ddp_probes, *self.sampler_probes)
-            if probed.excused
-        )
-        declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
-        return Scope(
-            max_world_size, without, declared, self.declared_sampler, self.deviating, self.backend
-        )
-
-    def claims_refused(self) -> list[str]:
-        """Return the claimed capabilities that are missing, in words."""
-        claimed = {*self.declared.supports, *self.declared_sampler.supports}
-        return [
-            f"it claims {probe.capability!r} ({CAPABILITIES[probe.capability]}), which is "
-            f"{probe.standing.value}" + (f": {probe.words}" if probe.words else "")
-            for probe in (*self.ddp_probes, *self.sampler_probes)
-            if probe.capability in claimed
-            and (probe.standing in (Standing.REFUSED, Standing.ABSENT) or probe.never_met)
-        ]
-
-    def stale(self) -> list[str]:
-        """Return the expected deviations that no longer show, in words.
-
-        A deviation that is now refused is not stale: a refusal is at least reported.
-        """
-        return [
-            f"{probe.capability!r} is right now, but its deviation is {probe.expected}; remove the "
-            "deviation from its file"
-            for probe in self.ddp_probes
-            if probe.expected and probe.standing is Standing.RIGHT
-        ]
-
-    def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
-        """Return the declarations with the probes' results added, so that a later change shows."""
-
-        def add(declared: Any, probed: tuple[Probed, ...]) -> Any:
-            unsupported = sorted(
-                {
-                    *declared.unsupported,
-                    *(
-                        probe.capability
-                        for probe in probed
-                        if probe.standing in (Standing.REFUSED, Standing.WRONG)
-                    ),
-                }
-            )
-            supports = [probe.capability for probe in probed if probe.standing is Standing.RIGHT]
-            return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
-
-        return add(self.declared, self.ddp_probes), add(self.declared_sampler, self.sampler_probes)
 
 
 def discover(
@@ -375,7 +231,9 @@ class _Probes:
         No probe runs if the simplest case already fails: its verdict gives the reason.
         """
         broken = (
-            base.incident is not None or bool(_refusal(base)) or _failure(base, self.scope) != ""
+            base.incident is not None
+            or bool(_refusal(base))
+            or first_failure(base, self.scope) != ""
         )
         declared = self.scope.declared
         probed = []
@@ -436,7 +294,9 @@ class _Probes:
                 without=self.scope.without - {"bucketing"},
             )
             fill_rule = (
-                "" if not fill_rule or _failure(self.run(biased), scope, ("COMM-4",)) else fill_rule
+                ""
+                if not fill_rule or first_failure(self.run(biased), scope, ("COMM-4",))
+                else fill_rule
             )
         unknown = (
             Standing.UNKNOWN
@@ -509,7 +369,7 @@ class _Probes:
         if not TRAINING[name].present(scope.fit(case)):
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
-        failure, refusal = _failure(evidence, scope), _refusal(evidence)
+        failure, refusal = first_failure(evidence, scope), _refusal(evidence)
         # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping
         # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):
@@ -525,127 +385,3 @@ _FILLED: dict[Buckets, str] = {
     "within": "closed before they would exceed their capacity",
     "reach": "closed once they reach it",
 }
-
-
-def _failure(
-    evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
-) -> str:
-    """Return the first of some rules that a probe violates, in words."""
-    findings = judge(evidence, scope.declared, scope.sampler)
-    return next(
-        (
-            f"{rule}: {finding.failure.fact}"
-            for rule, finding in findings.items()
-            if finding.failure is not None and rule in rules and not scope.excluded(rule)
-        ),
-        "",
-    )
-
-
-SAMPLER_CASES = {
-    "shuffle": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=8, shuffle=True)),
-    "drop_last": ShardCase(world_size=2, data=Data(samples=8, drop_last=True)),
-    "uneven": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=7)),
-    "short": ShardCase(world_size=3, data=Data(samples=2)),
-    "no_samples": ShardCase(world_size=2, data=Data(samples=0)),
-    "resume": ShardCase(world_size=2, data=Data(samples=8), saved_after=2),
-    "elastic": ShardCase(world_size=2, data=Data(samples=12), saved_after=2, resumed_by=3),
-    "workers": ShardCase(world_size=2, data=Data(samples=9), workers=2),
-}
-
-
-_JUDGED = {"resume": ("SHARD-9",), "elastic": ("SHARD-9",), "workers": ("SHARD-10",)}
-
-
-def of_sampler(
-    pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_world_size: int
-) -> tuple[Probed, ...]:
-    """Probe every sampler capability, without a DDP.
-
-    Args:
-        pool: As above.
-        sampler: As above.
-        described: The answer of `Pool.describe`.
-        max_world_size: As above.
-    """
-    lacking, declared = (
-        frozenset(described["lacks"]),
-        declare(SamplerDeclarations, described["declares"]),
-    )
-    probed = list[Probed]()
-    scope = Scope(max_world_size, lacking, sampler=declared)
-    for name in SAMPLING:
-        excused = name in declared.unsupported
-        # Every question gives a rank.
-        if name in lacking or name not in SAMPLER_CASES:
-            probed.append(
-                Probed(
-                    name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused
-                )
-            )
-            continue
-        # A hang takes its whole deadline: one is enough.
-        if any(probe.words.startswith("LIVE-1") for probe in probed):
-            probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
-            continue
-        evidence = pool.shards(SAMPLER_CASES[name], sampler)
-        if evidence.incident is not None:
-            probed.append(
-                Probed(
-                    name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused
-                )
-            )
-            continue
-        raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
-        if len(raised) == len(evidence.answers):
-            first = raised[0]
-            probed.append(
-                Probed(name, Standing.REFUSED, f"{first['type']}: {first['message']}", excused)
-            )
-            continue
-        if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
-            probed.append(Probed(name, Standing.ABSENT, declared=excused))
-            continue
-        # Only the rules that depend on the length: all others show for any length.
-        failure = _failure(evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3")))
-        probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
-    return tuple(probed)
-
-
-def to_plain(discovery: Discovery) -> dict[str, Any]:
-    """Return the discovery as JSON-ready data, for the workers of a session."""
-
-    def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
-        return [
-            [probe.capability, probe.standing.value, probe.words, probe.declared, probe.expected]
-            for probe in probed
-        ]
-
-    return {
-        "ddp": discovery.ddp,
-        "sampler": discovery.sampler,
-        "ddp_probes": rows(discovery.ddp_probes),
-        "sampler_probes": rows(discovery.sampler_probes),
-        "driven": list(discovery.driven),
-        "buckets": discovery.buckets,
-        "deviating": discovery.deviating,
-        "backend": [discovery.backend.backend, discovery.backend.device],
-    }
-
-
-def from_plain(plain: Mapping[str, Any]) -> Discovery:
-    """Read a discovery from the data of `to_plain`."""
-
-    def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
-        return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)
-
-    return Discovery(
-        plain["ddp"],
-        plain["sampler"],
-        probed(plain["ddp_probes"]),
-        probed(plain["sampler_probes"]),
-        tuple(plain["driven"]),
-        plain["buckets"],
-        tuple((rule, why) for rule, why in plain["deviating"]),
-        Backend(*plain["backend"]),
-    )

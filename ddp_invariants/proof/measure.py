@@ -16,7 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddp_invariants.cases.case import describe
-from ddp_invariants.discovery.probe import Discovery, of_ddp, of_sampler
+from ddp_invariants.discovery.probe import of_ddp
+from ddp_invariants.discovery.result import Discovery
+from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import to_json
-from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.records.verdict import Replayed, Violation

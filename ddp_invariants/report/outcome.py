@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ddp_invariants.discovery.probe import Discovery, Probed
+from ddp_invariants.discovery.result import Discovery, Probed
 from ddp_invariants.search.ledger import Ledger
 
 ENDED = {

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ddp_invariants.discovery.probe import Standing
+from ddp_invariants.discovery.result import Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.outcome import ENDED, SessionResult

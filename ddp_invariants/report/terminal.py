@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import TrainingCase, describe
-from ddp_invariants.discovery.probe import Discovery, Standing
+from ddp_invariants.discovery.result import Discovery, Standing
 from ddp_invariants.implementation.declarations import (
     CAPABILITIES,
     Declarations,

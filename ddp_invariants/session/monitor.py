@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.from_session import SessionRun, SessionSettings
 from ddp_invariants.search.ledger import Ledger

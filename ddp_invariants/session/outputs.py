@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.errors import CaseError
 from ddp_invariants.records import reading
 from ddp_invariants.records.violation import StoredViolation

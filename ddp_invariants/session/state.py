@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from ddp_invariants import __version__
-from ddp_invariants.discovery import probe
+from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import OnTrial
 from ddp_invariants.errors import INCONCLUSIVE, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
@@ -121,7 +121,7 @@ class SessionState:
             raise LoadFailure(f"{ddp}: {discovered.claims_refused()[0]}")
         if discovered.stale():
             raise LoadFailure(f"{ddp}: {discovered.stale()[0]}")
-        self.shared["discovery"] = probe.to_plain(discovered)
+        self.shared["discovery"] = result.to_plain(discovered)
         given = " ".join(
             [
                 self.shared["command"],
@@ -221,9 +221,9 @@ class SessionState:
         return backends.wanted(self.config.option.backend, self.config.option.device)
 
     @property
-    def discovery(self) -> probe.Discovery:
+    def discovery(self) -> result.Discovery:
         """The capabilities discovered before any property ran; missing if nothing is run."""
-        return probe.from_plain(self.shared["discovery"])
+        return result.from_plain(self.shared["discovery"])
 
     def start_trial(self) -> Trial:
         """Return this process's trial, started by the first test that asks for one."""
@@ -311,7 +311,7 @@ class SessionState:
             self.hosts = None
 
 
-def results_of(config: pytest.Config) -> tuple[Ledger, probe.Discovery] | None:
+def results_of(config: pytest.Config) -> tuple[Ledger, result.Discovery] | None:
     """Return the ledger and the discovery of a session that has ended; None if it never began."""
     return (
         (config.stash[STATE].ledger, config.stash[STATE].discovery)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.shrink import simpler
-from ddp_invariants.discovery.probe import Discovery, discover
+from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import HarnessError
 from ddp_invariants.implementation.spec import Ddp, Sampler

@@ -13,7 +13,7 @@ from typing import Any
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, describe
 from ddp_invariants.discovery.capabilities import TRAINING
-from ddp_invariants.discovery.probe import SAMPLER_CASES
+from ddp_invariants.discovery.sampler_probe import SAMPLER_CASES
 from ddp_invariants.errors import ExportError, HarnessError, LoadFailure
 from ddp_invariants.export.calls import pieces
 from ddp_invariants.export.script import (

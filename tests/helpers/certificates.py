@@ -10,7 +10,7 @@ from handmade import CASE, altered, right
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Perturbation
-from ddp_invariants.discovery.probe import Discovery, Probed, Standing
+from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation

@@ -7,7 +7,8 @@ from typing import Any
 
 from probed import Discover
 
-from ddp_invariants.discovery.probe import Discovery, discover
+from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.scope import OnTrial
 from ddp_invariants.implementation.spec import OPTIONS, named
 from ddp_invariants.invariants import ALL_RULES

@@ -15,7 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.probe import Discovery
+from ddp_invariants.discovery.result import Discovery, from_plain, to_plain
+from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
@@ -62,12 +63,12 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
             if not lasting or not of_the_checkout(implementation.name):
                 return find()
             if path.exists():
-                return probe.from_plain(json.loads(path.read_text(encoding="utf-8")))
-            result = find()
+                return from_plain(json.loads(path.read_text(encoding="utf-8")))
+            discovery = find()
             written = path.with_suffix(f".{os.getpid()}")
-            written.write_text(json.dumps(probe.to_plain(result)), encoding="utf-8")
+            written.write_text(json.dumps(to_plain(discovery)), encoding="utf-8")
             written.replace(path)
-            return result
+            return discovery
 
         dealing = pool.describe(sampler)
         wrapped = known(
@@ -78,7 +79,7 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
         sharded = known(
             sampler,
             lambda: Discovery(
-                {}, dealing, sampler_probes=probe.of_sampler(pool, sampler, dealing, max_world_size)
+                {}, dealing, sampler_probes=of_sampler(pool, sampler, dealing, max_world_size)
             ),
             lasting=True,
         )

@@ -10,7 +10,8 @@ from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
-from ddp_invariants.discovery.probe import Standing, discover
+from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.result import Standing
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler

@@ -16,7 +16,8 @@ from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind, Data, E
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery import deviations
 from ddp_invariants.discovery.deviations import Deviation, expected, read
-from ddp_invariants.discovery.probe import Standing, discover
+from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.result import Standing
 from ddp_invariants.discovery.scope import OnTrial, Scope
 from ddp_invariants.errors import CaseError, DeviationError
 from ddp_invariants.implementation.spec import Ddp, Sampler

@@ -237,7 +237,7 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
         (
             "number: forward",
             SMALLEST.with_situation(Disturbed(Perturbation("withheld"))),
-            "results are withheld in it",
+            "the case withholds results",
         ),
     ],
 )

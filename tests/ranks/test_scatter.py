@@ -9,7 +9,7 @@ from probed import Discover
 from conftest import TrialMaker
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
-from ddp_invariants.discovery.probe import Standing
+from ddp_invariants.discovery.result import Standing
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge

@@ -25,7 +25,7 @@ from handmade import altered, right
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cli import main
-from ddp_invariants.discovery.probe import Probed, Standing
+from ddp_invariants.discovery.result import Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import mismatch, shard_map, timeline
 from ddp_invariants.ranks.driving import imports

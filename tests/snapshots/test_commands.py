@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from conftest import Session
 from ddp_invariants.cli import certify as certifying
 from ddp_invariants.cli import doctor, main, pool
-from ddp_invariants.discovery.probe import Discovery, Probed, Standing
+from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.invariants import SHIPPED
 from ddp_invariants.report import rulebook, side_by_side

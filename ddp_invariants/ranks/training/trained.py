@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ddp_invariants.ranks.driving.ddp import Drive
+from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.setup import Setup
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ddp_invariants import __version__
-from ddp_invariants.discovery.probe import Discovery, Standing
+from ddp_invariants.discovery.result import Discovery, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import Example

@@ -1,0 +1,213 @@
+"""The result of probing: a standing for each capability, and everything else that is discovered."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import (
+    CAPABILITIES,
+    Buckets,
+    Declarations,
+    SamplerDeclarations,
+    declare,
+)
+from ddp_invariants.invariants import SHIPPED, judge
+from ddp_invariants.processes.backends import ON_THE_CPU, Backend
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+
+
+class Standing(Enum):
+    """The result of a capability's probe."""
+
+    RIGHT = "right"
+    REFUSED = "refused"
+    WRONG = "silently wrong"
+    ABSENT = "not offered"
+    UNKNOWN = "not probed"
+
+
+@dataclass(frozen=True)
+class Probed:
+    """One capability's probe.
+
+    Attributes:
+        capability: Its name.
+        standing: The result.
+        words: The result in words.
+        declared: True if it is declared unsupported.
+        expected: The expected deviation; empty for none.
+    """
+
+    capability: str
+    standing: Standing
+    words: str = ""
+    declared: bool = False
+    expected: str = ""
+
+    @property
+    def never_met(self) -> bool:
+        """True if it was left out for a reason of its own.
+
+        False if no capability was probed because everything is broken or hangs.
+        """
+        return self.standing is Standing.UNKNOWN and bool(self.words)
+
+    @property
+    def excused(self) -> bool:
+        """True if cases must not contain the capability."""
+        return (
+            self.standing in (Standing.REFUSED, Standing.ABSENT)
+            or self.declared
+            or bool(self.expected)
+        )
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """All discovered facts about a DDP and a sampler.
+
+    Attributes:
+        ddp: The DDP's description (`driving.Description`, plain).
+        sampler: The sampler's.
+        ddp_probes: Of the DDP's capabilities.
+        sampler_probes: Of the sampler's capabilities.
+        driven: How the DDP is driven, a line each.
+        buckets: How it was seen to fill buckets (`Declarations.buckets`); empty if it fills none.
+        deviating: Rules that it is expected to violate, and why.
+        backend: The backend and the device of the tensors.
+    """
+
+    ddp: Mapping[str, Any]
+    sampler: Mapping[str, Any]
+    ddp_probes: tuple[Probed, ...] = ()
+    sampler_probes: tuple[Probed, ...] = ()
+    driven: tuple[str, ...] = ()
+    buckets: Buckets = ""
+    deviating: tuple[tuple[str, str], ...] = ()
+    backend: Backend = ON_THE_CPU
+
+    @property
+    def torch(self) -> str:
+        """Version of torch in the ranks."""
+        return str(self.ddp["torch"])
+
+    @cached_property
+    def declared(self) -> Declarations:
+        """The declarations of the DDP."""
+        return declare(Declarations, self.ddp["declares"])
+
+    @cached_property
+    def declared_sampler(self) -> SamplerDeclarations:
+        """The declarations of the sampler."""
+        return declare(SamplerDeclarations, self.sampler["declares"])
+
+    def scope(self, max_world_size: int) -> Scope:
+        """Return the limits on what cases may contain."""
+        without = frozenset(
+            probed.capability
+            for probed in (*self.ddp_probes, *self.sampler_probes)
+            if probed.excused
+        )
+        declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
+        return Scope(
+            max_world_size, without, declared, self.declared_sampler, self.deviating, self.backend
+        )
+
+    def claims_refused(self) -> list[str]:
+        """Return the claimed capabilities that are missing, in words."""
+        claimed = {*self.declared.supports, *self.declared_sampler.supports}
+        return [
+            f"it claims {probe.capability!r} ({CAPABILITIES[probe.capability]}), which is "
+            f"{probe.standing.value}" + (f": {probe.words}" if probe.words else "")
+            for probe in (*self.ddp_probes, *self.sampler_probes)
+            if probe.capability in claimed
+            and (probe.standing in (Standing.REFUSED, Standing.ABSENT) or probe.never_met)
+        ]
+
+    def stale(self) -> list[str]:
+        """Return the expected deviations that no longer show, in words.
+
+        A deviation that is now refused is not stale: a refusal is at least reported.
+        """
+        return [
+            f"{probe.capability!r} is right now, but its deviation is {probe.expected}; remove the "
+            "deviation from its file"
+            for probe in self.ddp_probes
+            if probe.expected and probe.standing is Standing.RIGHT
+        ]
+
+    def pinned(self) -> tuple[Declarations, SamplerDeclarations]:
+        """Return the declarations with the probes' results added, so that a later change shows."""
+
+        def add(declared: Any, probed: tuple[Probed, ...]) -> Any:
+            unsupported = sorted(
+                {
+                    *declared.unsupported,
+                    *(
+                        probe.capability
+                        for probe in probed
+                        if probe.standing in (Standing.REFUSED, Standing.WRONG)
+                    ),
+                }
+            )
+            supports = [probe.capability for probe in probed if probe.standing is Standing.RIGHT]
+            return replace(declared, supports=tuple(supports), unsupported=tuple(unsupported))
+
+        return add(self.declared, self.ddp_probes), add(self.declared_sampler, self.sampler_probes)
+
+
+def first_failure(
+    evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
+) -> str:
+    """Return the first of some rules that a probe violates, in words."""
+    findings = judge(evidence, scope.declared, scope.sampler)
+    return next(
+        (
+            f"{rule}: {finding.failure.fact}"
+            for rule, finding in findings.items()
+            if finding.failure is not None and rule in rules and not scope.excluded(rule)
+        ),
+        "",
+    )
+
+
+def to_plain(discovery: Discovery) -> dict[str, Any]:
+    """Return the discovery as JSON-ready data, for the workers of a session."""
+
+    def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
+        return [
+            [probe.capability, probe.standing.value, probe.words, probe.declared, probe.expected]
+            for probe in probed
+        ]
+
+    return {
+        "ddp": discovery.ddp,
+        "sampler": discovery.sampler,
+        "ddp_probes": rows(discovery.ddp_probes),
+        "sampler_probes": rows(discovery.sampler_probes),
+        "driven": list(discovery.driven),
+        "buckets": discovery.buckets,
+        "deviating": discovery.deviating,
+        "backend": [discovery.backend.backend, discovery.backend.device],
+    }
+
+
+def from_plain(plain: Mapping[str, Any]) -> Discovery:
+    """Read a discovery from the data of `to_plain`."""
+
+    def probed(rows: list[list[Any]]) -> tuple[Probed, ...]:
+        return tuple(Probed(name, Standing(finding), *rest) for name, finding, *rest in rows)
+
+    return Discovery(
+        plain["ddp"],
+        plain["sampler"],
+        probed(plain["ddp_probes"]),
+        probed(plain["sampler_probes"]),
+        tuple(plain["driven"]),
+        plain["buckets"],
+        tuple((rule, why) for rule, why in plain["deviating"]),
+        Backend(*plain["backend"]),
+    )

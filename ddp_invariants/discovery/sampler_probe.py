@@ -1,0 +1,84 @@
+"""Probes of a sampler's capabilities: one small case for each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.capabilities import SAMPLING
+from ddp_invariants.discovery.result import Probed, Standing, first_failure
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import SamplerDeclarations, declare
+from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.processes.pool import Pool
+
+SAMPLER_CASES = {
+    "shuffle": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=8, shuffle=True)),
+    "drop_last": ShardCase(world_size=2, data=Data(samples=8, drop_last=True)),
+    "uneven": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=7)),
+    "short": ShardCase(world_size=3, data=Data(samples=2)),
+    "no_samples": ShardCase(world_size=2, data=Data(samples=0)),
+    "resume": ShardCase(world_size=2, data=Data(samples=8), saved_after=2),
+    "elastic": ShardCase(world_size=2, data=Data(samples=12), saved_after=2, resumed_by=3),
+    "workers": ShardCase(world_size=2, data=Data(samples=9), workers=2),
+}
+
+
+_JUDGED = {"resume": ("SHARD-9",), "elastic": ("SHARD-9",), "workers": ("SHARD-10",)}
+
+
+def of_sampler(
+    pool: Pool, sampler: Sampler, described: Mapping[str, Any], max_world_size: int
+) -> tuple[Probed, ...]:
+    """Probe every sampler capability, without a DDP.
+
+    Args:
+        pool: Ranks to probe on.
+        sampler: The sampler.
+        described: The answer of `Pool.describe`.
+        max_world_size: Most ranks a probe may need.
+    """
+    lacking, declared = (
+        frozenset(described["lacks"]),
+        declare(SamplerDeclarations, described["declares"]),
+    )
+    probed = list[Probed]()
+    scope = Scope(max_world_size, lacking, sampler=declared)
+    for name in SAMPLING:
+        excused = name in declared.unsupported
+        # Every question gives a rank.
+        if name in lacking or name not in SAMPLER_CASES:
+            probed.append(
+                Probed(
+                    name, Standing.ABSENT if name in lacking else Standing.RIGHT, declared=excused
+                )
+            )
+            continue
+        # A hang takes its whole deadline: one is enough.
+        if any(probe.words.startswith("LIVE-1") for probe in probed):
+            probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
+            continue
+        evidence = pool.shards(SAMPLER_CASES[name], sampler)
+        if evidence.incident is not None:
+            probed.append(
+                Probed(
+                    name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused
+                )
+            )
+            continue
+        raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
+        if len(raised) == len(evidence.answers):
+            first = raised[0]
+            probed.append(
+                Probed(name, Standing.REFUSED, f"{first['type']}: {first['message']}", excused)
+            )
+            continue
+        if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
+            probed.append(Probed(name, Standing.ABSENT, declared=excused))
+            continue
+        # Only the rules that depend on the length: all others show for any length.
+        failure = first_failure(
+            evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3"))
+        )
+        probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
+    return tuple(probed)
