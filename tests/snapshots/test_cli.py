@@ -73,8 +73,8 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
     assert "silently wrong strided" in discovered.stdout
     assert "not offered bucket_cap" in discovered.stdout
     assert (
-        "strided is silently wrong, and declared unsupported there: "
-        "it is printed, and no longer judged" in discovered.stdout
+        "strided is silently wrong; the file declares it unsupported, so it is reported and no "
+        "longer judged" in discovered.stdout
     )
     declared = tomllib.loads(pin.read_text())
     assert "strided" in declared["ddp"]["unsupported"]
