@@ -163,7 +163,7 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
     "a setup call that is none": (
         PLAIN,
         Ddp(setup=("{path}:average(open('x'))",)),
-        "arguments are given by name",
+        "arguments must be given by name",
     ),
     "no wrapper": (
         "def DDP(module): return 3",

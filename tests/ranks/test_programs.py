@@ -495,7 +495,7 @@ expires = 2100-01-01
         (ENTRY.replace("https", "http"), "expected an https address"),
         (ENTRY + 'torch = "new"\n', "expected versions such as"),
         (ENTRY.replace("2100", "2020"), "expired on 2020-01-01"),
-        (ENTRY + ENTRY, "is there twice"),
+        (ENTRY + ENTRY, "occurs twice"),
         (ENTRY + "colour = 1\n", "colour"),
     ],
 )

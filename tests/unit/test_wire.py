@@ -50,10 +50,10 @@ def test_half_a_frame_keeps_nobody_waiting(ends: Ends) -> None:
 
 
 NONSENSE = [
-    (b"\xff" * 16, "at most 268435456 are taken"),
+    (b"\xff" * 16, "at most 268435456 are allowed"),
     (b"\x02\0\0\0\0\0\0\0[]", "not an object"),
     (b"\x02\0\0\0\0\0\0\0{x", "not JSON"),
-    (b"\x02\0\0\0\0\0\0\0{}more", "behind the frame"),
+    (b"\x02\0\0\0\0\0\0\0{}more", "after the frame"),
     (b"\x02\0\0\0\x01\0\0\0{}", "closed"),
 ]
 
