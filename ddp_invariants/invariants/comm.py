@@ -224,7 +224,7 @@ TIMING = "COMM-2"
 
 
 @training.rule(
-    TIMING,
+    "COMM-2",
     "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
     "evidence is bitwise the same.",
     needs=("results withheld", "collectives delayed"),
@@ -326,7 +326,7 @@ IN_FLIGHT = "COMM-3"
 
 
 @training.rule(
-    IN_FLIGHT,
+    "COMM-3",
     "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
     "its collective is in flight.",
     needs=("results withheld",),

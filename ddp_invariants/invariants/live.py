@@ -37,7 +37,7 @@ ENDS = "LIVE-1"
 
 
 @training.rule(
-    ENDS,
+    "LIVE-1",
     "Every case ends within its deadline on every rank.",
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD),
