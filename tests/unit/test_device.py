@@ -27,7 +27,7 @@ NCCL, SHARED = Backend("nccl", "cuda"), Backend("nccl-shared", "cuda")
 
 def test_a_backend_that_contradicts_the_device_is_refused() -> None:
     """A backend that contradicts the device is refused in one sentence, before any rank starts."""
-    with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl is for tensors on cuda"):
+    with pytest.raises(CaseError, match="--backend nccl --device cpu: nccl needs tensors on cuda"):
         wanted("nccl", "cpu")
     assert [wanted("auto", None), wanted("gloo", None), wanted("auto", "cpu")] == [
         Backend("gloo", "cpu")
@@ -73,7 +73,7 @@ def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(
     limit = bound(backend, device_infos)
     assert limit is not None
     assert limit[0] == ranks
-    assert "a device for each rank" in limit[1]
+    assert "each rank needs" in limit[1]
     assert bound(wanted("gloo", "cuda"), device_infos) is None
 
 

@@ -1,5 +1,6 @@
 """The rows of the rule table agree with one another."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from inspect import signature
 
@@ -12,7 +13,9 @@ from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.init import SOURCE_CHANGED
 from ddp_invariants.processes.backends import Backend
 from ddp_invariants.records.verdict import Cause, Failure
+from ddp_invariants.search.models import models
 from ddp_invariants.search.strategies import shard_cases, training_cases
+from ddp_invariants.situations import SITUATIONS
 
 CAUSES_FIRST = [
     "COMM-1",
@@ -126,10 +129,29 @@ def test_a_row_has_a_source_and_tells_its_reasons_apart(rule: str) -> None:
     assert len(set(reasons)) == len(reasons)
 
 
-@pytest.mark.parametrize(("draws", "cases"), [(Draws, training_cases), (ShardDraws, shard_cases)])
-def test_what_a_row_draws_are_options_of_the_strategy(draws: type, cases: object) -> None:
-    """Every field is an option with the same default, but for the world sizes, which a row always says."""
-    options = signature(cases).parameters  # type: ignore[arg-type]  # a function
+def options_of(*strategies: Callable[..., object]) -> dict[str, object]:
+    """Return the options of strategies with their defaults."""
+    return {
+        name: parameter.default
+        for strategy in strategies
+        for name, parameter in signature(strategy).parameters.items()
+    }
+
+
+SITUATIONS_OPTIONS = {name: value for kind in SITUATIONS for name, value in kind.options.items()}
+
+
+@pytest.mark.parametrize(
+    ("draws", "options"),
+    [
+        (Draws, options_of(training_cases, models) | SITUATIONS_OPTIONS),
+        (ShardDraws, options_of(shard_cases)),
+    ],
+)
+def test_what_a_row_draws_are_options_of_the_strategy(
+    draws: type, options: dict[str, object]
+) -> None:
+    """Every field is an option with the same default; the world sizes a row always states."""
     for field in fields(draws):
         assert field.name in options
-        assert field.name == "world_sizes" or field.default == options[field.name].default
+        assert field.name == "world_sizes" or field.default == options[field.name]
