@@ -8,22 +8,22 @@ from math import prod
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
+from ddp_invariants.cases.kinds import KINDS, ROWS, Kind, LayerKind
+
+__all__ = [
+    "BUFFERS",
+    "PASSING",
+    "ROWS",
+    "Checkpoint",
+    "Dtype",
+    "Layer",
+    "LayerKind",
+    "Layout",
+    "Model",
+]
 
 Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
-LayerKind = Literal[
-    "linear",
-    "scale",
-    "empty",
-    "statistics",
-    "branches",
-    "embedding",
-    "convolution",
-    "norm",
-    "attention",
-    "batch_norm",
-    "dropout",
-]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
 
@@ -83,8 +83,9 @@ class Layer:
     twice: bool = False
 
     def __post_init__(self) -> None:
+        one_of("kind", self.kind, LayerKind)
         require(
-            not self.twice or (self.kind == "linear" and self.checkpoint == "none"),
+            not self.twice or (self.of_kind.twice and self.checkpoint == "none"),
             "twice",
             self.twice,
             "false where the layer is not linear, or computed again in backward",
@@ -97,40 +98,44 @@ class Layer:
             f"'none': a {self.kind} layer would count everything twice",
         )
         require(
-            self.checkpoint == "none" or self.kind != "dropout",
+            self.checkpoint == "none" or not self.of_kind.draws,
             "checkpoint",
             self.checkpoint,
             "'none' for dropout: that backward draws the same again is torch's affair",
         )
-        one_of("kind", self.kind, LayerKind)
         one_of("activation", self.activation, Activation)
         one_of("layout", self.layout, Layout)
         one_of("dtype", self.dtype, Dtype)
         between("outputs", self.outputs, 1, 4096)
         require(
-            self.kind != "convolution" or self.layout in ("contiguous", "channels_last"),
+            not self.of_kind.layouts or self.layout in self.of_kind.layouts,
             "layout",
             self.layout,
             "'contiguous' or 'channels_last' for a convolution",
         )
         require(
-            self.kind not in ("norm", "attention", "batch_norm") or self.dtype != "bfloat16",
+            self.of_kind.bfloat16 or self.dtype != "bfloat16",
             "dtype",
             self.dtype,
             f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged",
         )
         require(
-            not self.complex or self.kind in ("linear", "scale"),
+            not self.complex or self.of_kind.complex,
             "dtype",
             self.dtype,
             f"a real one for {self.kind}",
         )
         require(
-            not self.sparse or self.kind == "embedding",
+            not self.sparse or self.of_kind.sparse,
             "sparse",
             self.sparse,
             "false where the layer has no table",
         )
+
+    @property
+    def of_kind(self) -> Kind:
+        """The row of its kind."""
+        return KINDS[self.kind]
 
     @property
     def complex(self) -> bool:
@@ -139,78 +144,43 @@ class Layer:
 
     @property
     def lowered(self) -> Dtype:
-        """What it computes in under autocast to bfloat16, which casts operands of products alone, and those of float32."""
-        product = self.kind in ("linear", "branches", "convolution")
-        return "bfloat16" if product and self.dtype == "float32" else self.dtype
+        """The dtype it computes in under autocast to bfloat16, which casts float32 operands of products."""
+        return "bfloat16" if self.of_kind.product and self.dtype == "float32" else self.dtype
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """What its buffers are called, in the order of registration; nothing where it has none."""
-        return BUFFERS.get(self.kind, ())
+        """The names of its buffers, in the order of registration."""
+        return tuple(self.of_kind.buffers(0))
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The names of the parameters it computes with, a tied weight too."""
+        return tuple(self._parameters(0))
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What its own parameters are called, in the order of registration."""
-        return tuple(
-            name
-            for name in PARAMETERS[self.kind]
-            if (name != "bias" or self.bias) and (name != "weight" or self.tied is None)
-        )
+        """The names of its own parameters, in the order of registration."""
+        return tuple(name for name in self.used if name != "weight" or self.tied is None)
+
+    def _parameters(self, width: int) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the parameters it computes with at an input width."""
+        shapes = self.of_kind.parameters(self, width)
+        return {name: shape for name, shape in shapes.items() if name != "bias" or self.bias}
 
     def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        """What it has, in order, at an input width: parameters, a tied weight too, and buffers."""
-        found: dict[LayerKind, dict[str, tuple[int, ...]]] = {
-            "linear": {"weight": (self.outputs, width)}
-            | ({"bias": (self.outputs,)} if self.bias else {}),
-            "scale": {"factor": ()},
-            "empty": {"nothing": (0, width)},
-            "statistics": {"running": (width,), "count": (), "seen": (width,)},
-            "branches": {"first": (width, width), "second": (width, width)},
-            "embedding": {"weight": (ROWS, width)},
-            "convolution": {"kernel": (self.outputs, width // 4, 2, 2)}
-            | ({"bias": (self.outputs,)} if self.bias else {}),
-            "norm": {"gain": (width,), "shift": (width,)},
-            "dropout": {},
-            "attention": dict.fromkeys(PARAMETERS["attention"], (width // 2, width // 2)),
-            "batch_norm": dict.fromkeys(
-                (*self.parameters, "running_mean", "running_var"), (width // 4,)
-            )
-            | {"num_batches_tracked": ()},
-        }
-        return found[self.kind]
+        """Return the shapes of its parameters, a tied weight too, and of its buffers, in order."""
+        return self._parameters(width) | self.of_kind.buffers(width)
 
     def sizes(self, width: int) -> list[int]:
-        """Elements of each of its own parameters at an input width, in the order of registration."""
+        """Return the elements of each of its own parameters, in the order of registration."""
         return [prod(self.shapes(width)[name]) for name in self.parameters]
 
 
-ROWS = 4
-"""Of an embedding's table: few enough that samples share them, enough that a batch leaves some out."""
+PASSING: tuple[LayerKind, ...] = tuple(name for name, kind in KINDS.items() if kind.passing)
+"""The kinds without parameters, which pass their input on in the dtype it has."""
 
-PARAMETERS: dict[LayerKind, tuple[str, ...]] = {
-    "linear": ("weight", "bias"),
-    "scale": ("factor",),
-    "empty": ("nothing",),
-    "statistics": (),
-    "branches": ("first", "second"),
-    "embedding": ("weight",),
-    "convolution": ("kernel", "bias"),
-    "norm": ("gain", "shift"),
-    "attention": ("query", "key", "value"),
-    "batch_norm": ("weight", "bias"),
-    "dropout": (),
-}
-"""What the parameters of a kind of layer are called, in the order of registration."""
-
-BUFFERS: dict[LayerKind, tuple[str, ...]] = {
-    "statistics": ("running", "count", "seen"),
-    "batch_norm": ("running_mean", "running_var", "num_batches_tracked"),
-}
-"""The same of its buffers; a kind that is not here has none. All of them move in every forward in training."""
-
-
-PASSING: tuple[LayerKind, ...] = ("statistics", "dropout")
-"""Kinds without parameters, which pass their input on in the dtype it has."""
+BUFFERS: tuple[LayerKind, ...] = tuple(name for name, kind in KINDS.items() if kind.buffers(0))
+"""The kinds with buffers."""
 
 
 @dataclass(frozen=True)
@@ -235,10 +205,11 @@ class Model:
                 f"'none': a {layer.kind} layer passes its input on",
             )
             require(
-                layer.kind not in ("convolution", "batch_norm") or widths[index] % 4 == 0,
+                widths[index] % layer.of_kind.divisor == 0,
                 f"{where}.kind",
                 layer.kind,
-                f"another kind, since the input width {widths[index]} is not divisible by 4",
+                f"another kind, since the input width {widths[index]} is "
+                + ("odd" if layer.of_kind.divisor == 2 else "not divisible by 4"),
             )
             if layer.layout == "channels_last":
                 require(
@@ -248,13 +219,7 @@ class Model:
                     f"another layout, since the input width {widths[index]} is not divisible by 4",
                 )
             require(
-                layer.kind != "attention" or widths[index] % 2 == 0,
-                f"{where}.kind",
-                layer.kind,
-                f"another kind, since the input width {widths[index]} is odd",
-            )
-            require(
-                layer.kind != "embedding" or index == 0,
+                not layer.of_kind.first or index == 0,
                 f"{where}.kind",
                 layer.kind,
                 "another kind: the sample chooses the row, so an embedding stands first",
@@ -270,7 +235,7 @@ class Model:
                 owner = self.layers[layer.tied]
                 require(
                     layer.kind == "linear"
-                    and owner.kind in ("linear", "embedding")
+                    and owner.of_kind.owns
                     and owner.tied is None
                     and not owner.sparse,
                     f"{where}.tied",
@@ -296,26 +261,26 @@ class Model:
 
     @property
     def norms_batches(self) -> bool:
-        """Whether what a sample comes to depends on the others of its rank's batch."""
-        return any(layer.kind == "batch_norm" for layer in self.layers)
+        """Whether a sample's result depends on the other samples of its rank's batch."""
+        return any(layer.of_kind.norms_batches for layer in self.layers)
 
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
-        """Whether a forward that passes some layers by trains a weight or factor."""
+        """Return whether a forward that passes some layers by trains a parameter with elements."""
         return any(
             index not in passed_by
             and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
-            and layer.kind not in ("empty", *PASSING)
+            and layer.of_kind.trains
             for index, layer in enumerate(self.layers)
         )
 
     @property
     def draws(self) -> tuple[int, ...]:
         """The indices of the layers that draw random numbers."""
-        return tuple(index for index, layer in enumerate(self.layers) if layer.kind == "dropout")
+        return tuple(index for index, layer in enumerate(self.layers) if layer.of_kind.draws)
 
     @property
     def numbers(self) -> int:
-        """How many initial numbers it takes: of each layer's shapes in order, a complex element two."""
+        """The count of its initial numbers; a complex element takes two."""
         return sum(
             prod(shape) * (1 + layer.complex)
             for layer, width in zip(self.layers, self.widths(), strict=False)
@@ -323,22 +288,17 @@ class Model:
         )
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
-        """Names of the parameters, frozen ones too, that a forward computes with which passes some layers by."""
+        """Return the names of the parameters that a forward uses which passes some layers by."""
         return frozenset(
             f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
             for index, layer in enumerate(self.layers)
             if index not in passed_by
-            for name in PARAMETERS[layer.kind]
-            if name != "bias" or layer.bias
+            for name in layer.used
         )
 
     def widths(self) -> list[int]:
-        """The input width of every layer, then the width of the result."""
+        """Return the input width of every layer, then the width of the result."""
         widths = [self.inputs]
         for layer in self.layers:
-            widths.append(
-                {"linear": layer.outputs, "convolution": 4 * layer.outputs}.get(
-                    layer.kind, widths[-1]
-                )
-            )
+            widths.append(layer.of_kind.width(layer, widths[-1]))
         return widths

@@ -13,7 +13,7 @@ import numpy as np
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import PARTS
-from ddp_invariants.cases.layers import PARAMETERS, Layer, LayerKind
+from ddp_invariants.cases.layers import Layer, LayerKind
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
@@ -33,9 +33,8 @@ def frozen(case: TrainingCase) -> list[str]:
     return [
         f"layers.{index}.{name}"
         for index, layer in enumerate(layers)
-        for name in PARAMETERS[layer.kind]
+        for name in layer.used
         if (layers[layer.tied] if layer.tied is not None and name == "weight" else layer).frozen
-        and (name != "bias" or layer.bias)
     ]
 
 
@@ -114,20 +113,15 @@ def _built(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
         given = [parameter(values(name)) for name in layer.parameters]
     if layer.tied is not None:
         given.insert(0, f"self.layers[{layer.tied}].weight")
-    if "bias" in PARAMETERS[layer.kind] and not layer.bias and layer.kind != "linear":
+    if "bias" in layer.of_kind.parameters(layer, width) and not layer.bias:
         given.append("None")
-    given += [tensor(name, _BUFFERS.get(name, layer.dtype)) for name in layer.buffers]
+    dtypes = layer.of_kind.buffer_dtypes
+    given += [tensor(name, dtypes.get(name, layer.dtype)) for name in layer.buffers]
     given += _SWITCHES[layer.kind](case, layer) if layer.kind in _SWITCHES else []
+    if given and given[-1] == "None":
+        given.pop()
     return f"self.layers.append({_class(layer)}({', '.join(given)}))"
 
-
-_BUFFERS = {
-    "running": "float32",
-    "count": "int64",
-    "seen": "bool",
-    "num_batches_tracked": "int64",
-}
-"""The dtypes of buffers whose dtype is not their layer's."""
 
 _SWITCHES: dict[LayerKind, Callable[[TrainingCase, Layer], list[str]]] = {
     "branches": lambda case, _layer: (

@@ -1,0 +1,143 @@
+"""The kinds of layers: one row each, with all that a case must know of a kind.
+
+`oracle/layers/` and `ranks/training/layers/` have one module for each kind.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from ddp_invariants.cases.layers import Layer
+
+LayerKind = Literal[
+    "linear",
+    "scale",
+    "empty",
+    "statistics",
+    "branches",
+    "embedding",
+    "convolution",
+    "norm",
+    "attention",
+    "batch_norm",
+    "dropout",
+]
+
+Shape = tuple[int, ...]
+
+ROWS = 4
+"""Rows of an embedding's table: so few that samples share them, so many that batches omit some."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of layer.
+
+    Attributes:
+        parameters: Names and shapes of its parameters at an input width, in the order of
+            registration. A layer without a bias has no `bias`.
+        buffers: The same of its buffers; each forward in training changes all of them.
+        buffer_dtypes: The dtypes of buffers that have not their layer's.
+        width: The width of its result, given the layer and its input width.
+        divisor: The number that divides its input width.
+        passing: Whether it has no parameter and passes its input on in the dtype it has.
+        trains: Whether it has parameters with elements.
+        product: Whether it is a product, which autocast lowers.
+        complex: Whether its parameters may be complex.
+        bfloat16: Whether its parameters may be of bfloat16. Of norms and attention in that dtype
+            no result could be judged.
+        twice: Whether a forward may call it a second time.
+        sparse: Whether its gradient may be sparse.
+        first: Whether it must be the first layer.
+        layouts: The memory layouts it may have; empty for any.
+        draws: Whether it draws random numbers.
+        norms_batches: Whether a sample's result depends on the other samples of a rank's batch.
+        owns: Whether a later linear layer may use its weight.
+    """
+
+    parameters: Callable[["Layer", int], dict[str, Shape]] = lambda _layer, _width: {}
+    buffers: Callable[[int], dict[str, Shape]] = lambda _width: {}
+    buffer_dtypes: Mapping[str, str] = field(default_factory=dict)
+    width: Callable[["Layer", int], int] = lambda _layer, width: width
+    divisor: int = 1
+    passing: bool = False
+    trains: bool = True
+    product: bool = False
+    complex: bool = False
+    bfloat16: bool = True
+    twice: bool = False
+    sparse: bool = False
+    first: bool = False
+    layouts: tuple[str, ...] = ()
+    draws: bool = False
+    norms_batches: bool = False
+    owns: bool = False
+
+
+KINDS: dict[LayerKind, Kind] = {
+    "linear": Kind(
+        parameters=lambda layer, width: {
+            "weight": (layer.outputs, width),
+            "bias": (layer.outputs,),
+        },
+        width=lambda layer, _width: layer.outputs,
+        product=True,
+        complex=True,
+        twice=True,
+        owns=True,
+    ),
+    "scale": Kind(parameters=lambda _layer, _width: {"factor": ()}, complex=True),
+    "empty": Kind(parameters=lambda _layer, width: {"nothing": (0, width)}, trains=False),
+    "statistics": Kind(
+        buffers=lambda width: {"running": (width,), "count": (), "seen": (width,)},
+        buffer_dtypes={"running": "float32", "count": "int64", "seen": "bool"},
+        passing=True,
+        trains=False,
+    ),
+    "branches": Kind(
+        parameters=lambda _layer, width: dict.fromkeys(("first", "second"), (width, width)),
+        product=True,
+    ),
+    "embedding": Kind(
+        parameters=lambda _layer, width: {"weight": (ROWS, width)},
+        sparse=True,
+        first=True,
+        owns=True,
+    ),
+    "convolution": Kind(
+        parameters=lambda layer, width: {
+            "kernel": (layer.outputs, width // 4, 2, 2),
+            "bias": (layer.outputs,),
+        },
+        width=lambda layer, _width: 4 * layer.outputs,
+        divisor=4,
+        product=True,
+        layouts=("contiguous", "channels_last"),
+    ),
+    "norm": Kind(
+        parameters=lambda _layer, width: dict.fromkeys(("gain", "shift"), (width,)),
+        bfloat16=False,
+    ),
+    "attention": Kind(
+        parameters=lambda _layer, width: dict.fromkeys(
+            ("query", "key", "value"), (width // 2, width // 2)
+        ),
+        divisor=2,
+        bfloat16=False,
+    ),
+    "batch_norm": Kind(
+        parameters=lambda _layer, width: dict.fromkeys(("weight", "bias"), (width // 4,)),
+        buffers=lambda width: {
+            **dict.fromkeys(("running_mean", "running_var"), (width // 4,)),
+            "num_batches_tracked": (),
+        },
+        buffer_dtypes={"num_batches_tracked": "int64"},
+        divisor=4,
+        bfloat16=False,
+        norms_batches=True,
+    ),
+    "dropout": Kind(passing=True, trains=False, draws=True),
+}
