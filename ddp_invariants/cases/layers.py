@@ -1,4 +1,4 @@
-"""The model on trial, as data: the ranks build a torch module from it, the oracle plain numpy.
+"""The model on trial, as data. The ranks build a torch module from it, the oracle uses numpy.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -30,42 +30,38 @@ Activation = Literal["none", "relu", "gelu"]
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the model, as data: the ranks build a torch module from it, the oracle plain numpy.
+    """One layer of the model.
 
     Attributes:
-        kind: `linear` is x @ W.T + b; `scale` multiplies by a 0-d parameter; `empty` adds the sum
-            of a zero-element parameter; `statistics` has buffers (float, integer, bool) and no
-            parameter; `branches` is x @ F.T - x @ S.T, of which a rank may compute either first
-            (`TrainingCase.crossed`); `embedding` adds a row of a table of `ROWS`, chosen by the
-            sample's first input, so that it stands first; `convolution` takes a quarter of its
-            inputs as channels of 2 x 2 pixels, pads them above and to the left, and has a kernel of
-            2 x 2; `norm` is a LayerNorm; `attention` adds to its input what two tokens of half the
-            width each attend to, under one head; `batch_norm` is a BatchNorm2d over as many
-            channels as a convolution has, so that even a batch of one sample has
-            four numbers a channel: a rank's own batch norms it in training, and moves a running
-                mean, a running variance and a
-            count in buffers, by which an evaluation norms; `dropout` makes each number of its input
-            zero or twice itself in training, as torch's default generator has it, and passes all on
-            in evaluation.
+        kind: `linear` is x @ W.T + b. `scale` multiplies by a 0-d parameter. `empty` adds the sum
+            of a parameter without elements. `statistics` has buffers (float, integer, bool) and no
+            parameter. `branches` is x @ F.T - x @ S.T; a rank may compute either product first
+            (`TrainingCase.crossed`). `embedding` adds a row of a table of `ROWS`, which the
+            sample's first input chooses. `convolution` has a kernel of 2 x 2; its inputs are
+            channels of 2 x 2 pixels, padded above and to the left. `norm` is a LayerNorm.
+            `attention` has one head and two tokens of half the width, and adds its input to the
+            result. `batch_norm` is a BatchNorm2d over channels of 2 x 2 pixels, so that even one
+            sample has four numbers a channel; in training it norms by the rank's batch and changes
+            a running mean, a running variance and a count in its buffers, in evaluation it norms
+            by these. `dropout` multiplies each number by zero or two in training, as torch's
+            default generator decides, and passes its input on in evaluation.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
         bias: Whether a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
-        activation: What the result passes through: nothing, max(x, 0), or x times the normal
+        activation: The function applied to the result: none, max(x, 0), or x times the normal
             distribution's integral.
-        layout: How a linear weight lies in memory. `channels_last` is stored as a 4-d tensor and
-            needs an input width divisible by 4. Of a convolution's kernel and its images,
+        layout: The memory layout of a linear weight. `channels_last` is stored as a 4-d tensor and
+            needs an input width divisible by 4. A convolution's kernel and its images are
             `contiguous` or `channels_last`.
         dtype: Of the layer's parameters; the input is cast to it. A `linear` or `scale` layer may
-            be complex: it takes its input with the same in reverse order as the imaginary part, and
-            gives the real part of what it makes of that with twice the imaginary part added, so
-            that those around it are real.
+            be complex. It then computes z of x + i reverse(x) and returns Re z + 2 Im z, so that
+            the layers around it stay real.
         frozen: Whether the parameters have requires_grad = False.
-        tied: Index of an earlier linear layer whose weight this one uses, or of the embedding,
-            whose table a last layer often is; None for its own.
-        checkpoint: Whether backward computes the layer again (torch.utils.checkpoint), within the
-            backward that is running (`plain`) or in one of its own inside it (`reentrant`).
-        twice: Whether a forward calls a linear layer a second time, on what it made of its input.
-        sparse: Whether an embedding's gradient is sparse: of the rows that were chosen, each as
-            often as it was.
+        tied: Index of an earlier linear layer or of the embedding, whose weight this layer uses;
+            None for a weight of its own.
+        checkpoint: Whether backward computes the layer again (torch.utils.checkpoint): within the
+            backward that is running (`plain`), or in a backward of its own inside it (`reentrant`).
+        twice: Whether a forward calls a linear layer a second time, on its own result.
+        sparse: Whether an embedding's gradient is sparse: one entry for each time a row was chosen.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

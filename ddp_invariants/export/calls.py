@@ -1,19 +1,15 @@
 """A training case as pieces of Python source, for the templates of scripts: its model, its samples, the calls around a step."""
 
-import ast
 import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.formats import PARTS
-from ddp_invariants.cases.layers import Layer, LayerKind
+from ddp_invariants.export.layers import built, sources
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
@@ -74,7 +70,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
     built = [
-        _built(case, index, layer, case.model.widths()[index])
+        built(case, index, layer, case.model.widths()[index])
         for index, layer in enumerate(case.model.layers)
     ]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
@@ -86,93 +82,6 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
         for index, layer in enumerate(case.model.layers)
     ]
     return initial, built, forward
-
-
-def _built(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
-    """Return the line that adds a layer to the model."""
-
-    def tensor(name: str, dtype: str) -> str:
-        text = (
-            f"torch.tensor(initial[{f'{index}.{name}'!r}], dtype=torch.{PARTS.get(dtype, dtype)})"
-        )
-        return f"torch.view_as_complex({text})" if layer.complex else text
-
-    def parameter(text: str) -> str:
-        return f"nn.Parameter({text}{', requires_grad=False' if layer.frozen else ''})"
-
-    def values(name: str) -> str:
-        if name == "weight" and layer.kind == "linear":
-            return _laid_out(tensor(name, layer.dtype), layer, width)
-        text = tensor(name, layer.dtype)
-        last = name == "kernel" and layer.layout == "channels_last"
-        return f"{text}.contiguous(memory_format=torch.channels_last)" if last else text
-
-    if layer.kind == "empty":
-        given = [parameter(f"torch.zeros(0, {width}, dtype=torch.{layer.dtype})")]
-    else:
-        given = [parameter(values(name)) for name in layer.parameters]
-    if layer.tied is not None:
-        given.insert(0, f"self.layers[{layer.tied}].weight")
-    if "bias" in layer.of_kind.parameters(layer, width) and not layer.bias:
-        given.append("None")
-    dtypes = layer.of_kind.buffer_dtypes
-    given += [tensor(name, dtypes.get(name, layer.dtype)) for name in layer.buffers]
-    given += _SWITCHES[layer.kind](case, layer) if layer.kind in _SWITCHES else []
-    if given and given[-1] == "None":
-        given.pop()
-    return f"self.layers.append({_class(layer)}({', '.join(given)}))"
-
-
-_SWITCHES: dict[LayerKind, Callable[[TrainingCase, Layer], list[str]]] = {
-    "branches": lambda case, _layer: (
-        [] if case.crossed is None else [f"crossed=rank == {case.crossed}"]
-    ),
-    "embedding": lambda _case, layer: ["sparse=True"] if layer.sparse else [],
-    "convolution": lambda _case, layer: [
-        f"torch.{'channels_last' if layer.layout == 'channels_last' else 'contiguous_format'}"
-    ],
-}
-"""The arguments of a layer's class beside its tensors."""
-
-
-def _class(layer: Layer) -> str:
-    """Return the name of a layer's class in a script."""
-    name = layer.kind.title().replace("_", "")
-    if layer.kind == "dropout":
-        return "Repeatable"
-    return f"Complex{name}" if layer.complex else name
-
-
-def _laid_out(text: str, layer: Layer, width: int) -> str:
-    """Return the text of a linear weight in its memory layout."""
-    layouts = {
-        "contiguous": text,
-        "transposed": f"{text}.t().contiguous().t()",
-        # Every second element of a tensor twice as wide.
-        "strided": f"{text}.repeat_interleave(2, 1)[:, ::2]",
-        "channels_last": f"{text}.reshape({layer.outputs}, {width // 4}, 2, 2).contiguous(memory_format=torch.channels_last)",
-    }
-    return layouts[layer.layout]
-
-
-def sources(layers: Iterable[Layer]) -> list[str]:
-    """Return the source of the classes of some layers, as the ranks have them.
-
-    The source is read as text, since the controller never imports torch.
-    """
-    kinds = {layer.kind: layer for layer in sorted(layers, key=lambda layer: layer.complex)}
-    folder = Path(__file__).parent.parent / "ranks" / "training" / "layers"
-    found = []
-    for kind in sorted(kinds):
-        text = (folder / f"{kind}.py").read_text(encoding="utf-8")
-        name, lines = kind.title().replace("_", ""), text.splitlines()
-        wanted = {name, f"Complex{name}"} if kinds[kind].complex else {name}
-        found += [
-            re.sub(r"  # type: .*", "", "\n".join(lines[node.lineno - 1 : node.end_lineno]))
-            for node in ast.parse(text).body
-            if isinstance(node, ast.ClassDef) and node.name in wanted
-        ]
-    return found
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,10 @@ from ddp_invariants.oracle.sums import as_column, sum_of
 
 @dataclass(frozen=True)
 class Attended:
-    """What an attention's backward needs of its forward: tokens, queries, keys and values (W, B, N, E), shares (W, B, N, N)."""
+    """The values an attention's backward needs of its forward.
+
+    Tokens, queries, keys and values have shape (W, B, N, E), shares (W, B, N, N).
+    """
 
     tokens: Ball
     queries: Ball
@@ -37,19 +40,19 @@ class Attended:
 
 
 def _tokens(ball: Ball) -> Ball:
-    """Shape (W, B, D) to (W, B, 2, E)."""
+    """Return the tokens of each sample. Shape (W, B, D) to (W, B, 2, E)."""
     shape = (*ball.centre.shape[:2], 2, -1)
     return Ball(ball.centre.reshape(shape), ball.radius.reshape(shape), ball.quantum)
 
 
 def _flat(ball: Ball) -> Ball:
-    """Shape (W, B, 2, E) to (W, 2 B, E)."""
+    """Return the tokens of all samples. Shape (W, B, 2, E) to (W, 2 B, E)."""
     shape = (len(ball.centre), -1, ball.centre.shape[-1])
     return Ball(ball.centre.reshape(shape), ball.radius.reshape(shape), ball.quantum)
 
 
 def _by_the_root(ball: Ball, width: int, dtype: str) -> Ball:
-    """Times 1 / sqrt(E), a constant that is rounded to the dtype."""
+    """Return a ball times 1 / sqrt(E), a constant that is rounded to the dtype."""
     root, exact = np.array(width**-0.5), np.frexp(width**-0.5)[0] == 0.5
     rounding = 0.0 if exact else FORMATS[dtype].roundoff + OWN_ROUNDOFF
     return times(ball, Ball(root, root * rounding, float(root) if exact else 0.0), dtype)
@@ -62,7 +65,7 @@ def _logistic(x: FloatArray) -> FloatArray:
 
 
 def _shares(scores: Ball, dtype: str) -> Ball:
-    """The softmax of two scores: the logistic function of how far one is above the other.
+    """Return the softmax of two scores: the logistic function of their difference.
 
     Of the roundings 48 stand for an exp good to 20 units in the last place (torch's least exact
     one) above and below the fraction, and for a sum and a division; that of the difference is
@@ -78,13 +81,11 @@ def _shares(scores: Ball, dtype: str) -> Ball:
     reach = np.where(known, radius, 0.0)
     spread = np.maximum(_logistic(above + reach) - centre, centre - _logistic(above - reach))
     found = spread + gamma(48, roundoff) * (centre + spread) + 4 * form.smallest
-    return Ball(
-        centre, np.where(known, found, np.inf), 0.0
-    )  # What overflows before it may be no number.
+    return Ball(centre, np.where(known, found, np.inf), 0.0)  # A score that overflows may be NaN.
 
 
 def attended(x: Ball, weights: dict[str, FloatArray], dtype: str) -> tuple[Ball, Attended]:
-    """Shape (W, B, D) to (W, B, D)."""
+    """Return the result of the attention. Shape (W, B, D) to (W, B, D)."""
     tokens = _tokens(x)
     width = tokens.centre.shape[-1]
     queries, keys, values = (
@@ -103,7 +104,7 @@ def attended(x: Ball, weights: dict[str, FloatArray], dtype: str) -> tuple[Ball,
 def attended_back(
     g: Ball, kept: Attended, weights: dict[str, FloatArray], dtype: str
 ) -> tuple[Ball, Gradients]:
-    """The gradient of the input, (W, B, D), and those of the three weights, (W, E, E)."""
+    """Return the gradients of the input, (W, B, D), and of the three weights, (W, E, E)."""
     shape, g, width = g.centre.shape, _tokens(g), kept.tokens.centre.shape[-1]
     of_shares = product(g, transposed(kept.values), dtype, width)
     weighed = times(kept.shares, of_shares, dtype)

@@ -11,7 +11,7 @@ from ddp_invariants.oracle.layers.norm import Normed, normed, normed_back
 
 
 def _by_channel(ball: Ball) -> Ball:
-    """Shape (W, B, 4 C) to (W, C, 4 B)."""
+    """Bring each channel's numbers together. Shape (W, B, 4 C) to (W, C, 4 B)."""
 
     def turned(values: FloatArray) -> FloatArray:
         ranks, batch, width = values.shape
@@ -25,7 +25,7 @@ def _by_channel(ball: Ball) -> Ball:
 
 
 def _by_sample(ball: Ball) -> Ball:
-    """Shape (W, C, 4 B) to (W, B, 4 C)."""
+    """Bring each sample's numbers together. Shape (W, C, 4 B) to (W, B, 4 C)."""
 
     def turned(values: FloatArray) -> FloatArray:
         ranks, channels, pixels = values.shape
@@ -41,7 +41,7 @@ def _by_sample(ball: Ball) -> Ball:
 def batch_normed(
     x: Ball, weight: FloatArray, bias: FloatArray | None, dtype: str
 ) -> tuple[Ball, Normed]:
-    """Each channel of images of 2 x 2 by its own mean and variance over a rank's batch. Shape (W, B, 4 C) to (W, B, 4 C)."""
+    """Norm each channel over a rank's batch. Shape (W, B, 4 C) to (W, B, 4 C)."""
     shift = np.zeros_like(weight) if bias is None else bias
     found, kept = normed(_by_channel(x), weight[:, None], shift[:, None], dtype)
     return _by_sample(found), kept
@@ -50,7 +50,7 @@ def batch_normed(
 def batch_normed_back(
     g: Ball, x: Ball, kept: Normed, weight: FloatArray, dtype: str
 ) -> tuple[Ball, Gradients]:
-    """The gradient of the input, (W, B, 4 C), and those of weight and bias, (W, C).
+    """Return the gradients of the input, (W, B, 4 C), and of weight and bias, (W, C).
 
     torch takes mean(g) and the rest off g first and multiplies all by weight and scale last: the
     same products, each with no more roundings than `normed_back` counts.

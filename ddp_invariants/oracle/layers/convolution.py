@@ -22,12 +22,15 @@ _TAPS = np.array(
         for to in _PLACES
     ]
 )
-"""Which of the kernel's four elements leads from a place of the image (columns) to one of the result (rows); 4 for none."""
+"""The kernel's element that leads from a place of the image (column) to one of the result (row).
+
+4 stands for none.
+"""
 _LEADS = np.stack([tap == _TAPS for tap in range(4)]).astype(np.float64)
 
 
 def _as_matrix(kernel: Ball) -> Ball:
-    """The product that a convolution is. Shape (O, C, 2, 2) to (4 O, 4 C)."""
+    """Return the matrix whose product is the convolution. Shape (O, C, 2, 2) to (4 O, 4 C)."""
     outputs, inputs = kernel.centre.shape[:2]
 
     def spread(values: FloatArray) -> FloatArray:
@@ -43,7 +46,7 @@ def _as_matrix(kernel: Ball) -> Ball:
 
 
 def convolved(x: Ball, kernel: Ball, bias: Ball | None, dtype: str) -> Ball:
-    """Shape (W, B, 4 C) to (W, B, 4 O): sums of 4 C products at most."""
+    """Return sums of 4 C products at most. Shape (W, B, 4 C) to (W, B, 4 O)."""
     offset = (
         None
         if bias is None
@@ -53,9 +56,9 @@ def convolved(x: Ball, kernel: Ball, bias: Ball | None, dtype: str) -> Ball:
 
 
 def convolved_back(g: Ball, x: Ball, kernel: Ball, dtype: str) -> tuple[Ball, Gradients]:
-    """The gradient of the input, (W, B, 4 C), and those of the kernel, (W, O, 4 C), and the bias, (W, O).
+    """Return the gradients of the input, (W, B, 4 C), and of kernel and bias, (W, O, 4 C) and (W, O).
 
-    The kernel's are sums over the batch and the four places of the result at most.
+    Those of the kernel are sums over the batch and the four places of the result at most.
     """
     (ranks, batch, _), (outputs, inputs) = g.centre.shape, kernel.centre.shape[:2]
 

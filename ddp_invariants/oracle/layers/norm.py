@@ -29,7 +29,13 @@ from ddp_invariants.oracle.sums import as_column, sum_of
 
 @dataclass(frozen=True)
 class Normed:
-    """What a norm's backward needs of its forward: the mean and 1 / sqrt(variance + 1e-5), (W, n, 1), and the normed input."""
+    """The values a norm's backward needs of its forward.
+
+    Attributes:
+        mean: The means. Shape (W, n, 1).
+        scale: 1 / sqrt(variance + 1e-5). Shape (W, n, 1).
+        normed: The normed input.
+    """
 
     mean: Ball
     scale: Ball
@@ -37,9 +43,9 @@ class Normed:
 
 
 def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ball, Normed]:
-    """Shape (W, B, D) to (W, B, D), of each sample's numbers; gain and shift (D,).
+    """Norm each sample's numbers. Shape (W, B, D) to (W, B, D); gain and shift (D,).
 
-    Or (W, C, M) to (W, C, M), of each channel's numbers in a batch; gain and shift (C, 1).
+    Or norm each channel's numbers in a batch. Shape (W, C, M) to (W, C, M); gain and shift (C, 1).
 
     With u the roundoff, D how many have one mean and M the largest magnitude of these: a running
     mean (Welford's) takes on at most 9 u M of error with each number or each mean of a part it is
@@ -88,7 +94,7 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
 def _fits(
     added: tuple[FloatArray, FloatArray], *factors: FloatArray | float, dtype: str
 ) -> NDArray[np.bool_]:
-    """Whether a sum of two magnitudes, times others, is far from overflowing however it is multiplied out."""
+    """Return whether a sum of two magnitudes times factors cannot overflow in any order."""
     with np.errstate(over="ignore"):
         found = added[0] + added[1]
         for factor in factors:
@@ -100,7 +106,7 @@ def _fits(
 def normed_back(
     g: Ball, x: Ball, kept: Normed, gain: FloatArray, dtype: str
 ) -> tuple[Ball, Gradients]:
-    """The gradient of the input, (W, B, D), and those of gain and shift, (W, D).
+    """Return the gradients of the input, (W, B, D), and of gain and shift, (W, D).
 
     Or, where each channel's numbers are normed, (W, C, M), and of gain and shift (W, C).
 
@@ -163,7 +169,7 @@ def normed_back(
 
 
 def _where_it_fits(ball: Ball, fits: NDArray[np.bool_]) -> Ball:
-    """Numbers of which nothing is known where something on the way may overflow."""
+    """Return a ball with an infinite radius where an intermediate result may overflow."""
     return Ball(ball.centre, np.where(fits, ball.radius, np.inf), ball.quantum)
 
 
