@@ -43,19 +43,19 @@ class Kind:
         buffer_dtypes: The dtypes of buffers that have not their layer's.
         width: The width of its result, given the layer and its input width.
         divisor: The number that divides its input width.
-        passing: Whether it has no parameter and passes its input on in the dtype it has.
-        trains: Whether it has parameters with elements.
-        product: Whether it is a product, which autocast lowers.
-        complex: Whether its parameters may be complex.
-        bfloat16: Whether its parameters may be of bfloat16. Of norms and attention in that dtype
+        passing: True if it has no parameter and passes its input on in the dtype it has.
+        trains: True if it has parameters with elements.
+        product: True if it is a product, which autocast lowers.
+        complex: True if its parameters may be complex.
+        bfloat16: True if its parameters may be of bfloat16. Of norms and attention in that dtype
             no result could be judged.
-        twice: Whether a forward may call it a second time.
-        sparse: Whether its gradient may be sparse.
-        first: Whether it must be the first layer.
+        twice: True if a forward may call it a second time.
+        sparse: True if its gradient may be sparse.
+        first: True if it must be the first layer.
         layouts: The memory layouts it may have; empty for any.
-        draws: Whether it draws random numbers.
-        norms_batches: Whether a sample's result depends on the other samples of a rank's batch.
-        owns: Whether a later linear layer may use its weight.
+        draws: True if it draws random numbers.
+        norms_batches: True if a sample's result depends on the other samples of a rank's batch.
+        owns: True if a later linear layer may use its weight.
     """
 
     parameters: Callable[["Layer", int], dict[str, Shape]] = lambda _layer, _width: {}

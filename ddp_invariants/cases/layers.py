@@ -46,7 +46,7 @@ class Layer:
             by these. `dropout` multiplies each number by zero or two in training, as torch's
             default generator decides, and passes its input on in evaluation.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
-        bias: Whether a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
+        bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
         activation: The function applied to the result: none, max(x, 0), or x times the normal
             distribution's integral.
         layout: The memory layout of a linear weight. `channels_last` is stored as a 4-d tensor and
@@ -55,13 +55,13 @@ class Layer:
         dtype: Of the layer's parameters; the input is cast to it. A `linear` or `scale` layer may
             be complex. It then computes z of x + i reverse(x) and returns Re z + 2 Im z, so that
             the layers around it stay real.
-        frozen: Whether the parameters have requires_grad = False.
+        frozen: True if the parameters have requires_grad = False.
         tied: Index of an earlier linear layer or of the embedding, whose weight this layer uses;
             None for a weight of its own.
-        checkpoint: Whether backward computes the layer again (torch.utils.checkpoint): within the
+        checkpoint: `none`, or how backward computes the layer again (torch.utils.checkpoint): within the
             backward that is running (`plain`), or in a backward of its own inside it (`reentrant`).
-        twice: Whether a forward calls a linear layer a second time, on its own result.
-        sparse: Whether an embedding's gradient is sparse: one entry for each time a row was chosen.
+        twice: True if a forward calls a linear layer a second time, on its own result.
+        sparse: True if an embedding's gradient is sparse: one entry for each time a row was chosen.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -80,13 +80,22 @@ class Layer:
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, LayerKind)
+        one_of("checkpoint", self.checkpoint, Checkpoint)
+        one_of("activation", self.activation, Activation)
+        one_of("layout", self.layout, Layout)
+        one_of("dtype", self.dtype, Dtype)
+        between("outputs", self.outputs, 1, 4096)
+        self._require_computable()
+        self._require_kind()
+
+    def _require_computable(self) -> None:
+        """Check how often a pass computes it."""
         require(
             not self.twice or (self.of_kind.twice and self.checkpoint == "none"),
             "twice",
             self.twice,
             "false where the layer is not linear, or computed again in backward",
         )
-        one_of("checkpoint", self.checkpoint, Checkpoint)
         require(
             self.checkpoint == "none" or not self.buffers,
             "checkpoint",
@@ -99,10 +108,9 @@ class Layer:
             self.checkpoint,
             "'none' for dropout: that backward draws the same again is torch's affair",
         )
-        one_of("activation", self.activation, Activation)
-        one_of("layout", self.layout, Layout)
-        one_of("dtype", self.dtype, Dtype)
-        between("outputs", self.outputs, 1, 4096)
+
+    def _require_kind(self) -> None:
+        """Check its layout, its dtype and its gradient against its kind."""
         require(
             not self.of_kind.layouts or self.layout in self.of_kind.layouts,
             "layout",
@@ -135,7 +143,7 @@ class Layer:
 
     @property
     def complex(self) -> bool:
-        """Whether its parameters are complex."""
+        """True if its parameters are complex."""
         return self.dtype == "complex64"
 
     @property
@@ -257,7 +265,7 @@ class Model:
 
     @property
     def norms_batches(self) -> bool:
-        """Whether a sample's result depends on the other samples of its rank's batch."""
+        """True if a sample's result depends on the other samples of its rank's batch."""
         return any(layer.of_kind.norms_batches for layer in self.layers)
 
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:

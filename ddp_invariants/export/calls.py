@@ -86,12 +86,12 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
 
 @dataclass(frozen=True)
 class Calls:
-    """What is called around a step, as source text: what a rank says of it, in the order of `ranks.training.stepper`.
+    """The calls around a step as source text, in the order of `ranks.training.stepper`.
 
     Attributes:
         case: The case.
         source: `Description.source` of the DDP.
-        driven: What a run found by name.
+        driven: The methods that a run found by name.
     """
 
     case: TrainingCase
@@ -100,18 +100,18 @@ class Calls:
 
     @property
     def methods(self) -> list[str]:
-        """What an adapter brings."""
+        """The methods an adapter has."""
         methods: list[str] = self.source["methods"]
         return methods
 
     @property
     def quiet(self) -> bool:
-        """Whether backwards go without communication where gradients are accumulated."""
+        """True if backwards but the last of a step go without communication."""
         return self.case.accumulation > 1 and self.driven["accumulation"] == "no_sync"
 
     @property
     def needs_cap(self) -> bool:
-        """Whether a bucket capacity is passed."""
+        """True if a bucket capacity is passed."""
         return "BUCKET_CAP" in "".join(self.wrapping())
 
     def _by_name(self, moment: str, arguments: str = "") -> list[str]:
@@ -214,7 +214,7 @@ class Calls:
         return [line]
 
     def _scaled(self, loss: str) -> str:
-        """What a loss's backward starts from."""
+        """Return the expression that a loss's backward starts from."""
         share = f"{loss} / MICRO_STEPS" if self.case.accumulation > 1 else loss
         for situation in self.case.situations:
             share = situation.scripted_loss(share)
@@ -280,8 +280,8 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
 
     Args:
         case: The case.
-        calls: What is called around a step.
-        tagged: Whether each sample has a number of its own in the loss.
+        calls: The calls around a step.
+        tagged: True if each sample has a number of its own in the loss.
     """
     initial, built, forward = model(case)
     batches = [[ranks.tolist() for ranks in micro] for micro in numbers.batches(case)]

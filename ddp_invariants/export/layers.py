@@ -75,7 +75,8 @@ def _laid_out(text: str, layer: Layer, width: int) -> str:
         "transposed": f"{text}.t().contiguous().t()",
         # Every second element of a tensor twice as wide.
         "strided": f"{text}.repeat_interleave(2, 1)[:, ::2]",
-        "channels_last": f"{text}.reshape({layer.outputs}, {width // 4}, 2, 2).contiguous(memory_format=torch.channels_last)",
+        "channels_last": f"{text}.reshape({layer.outputs}, {width // 4}, 2, 2)"
+        ".contiguous(memory_format=torch.channels_last)",
     }
     return layouts[layer.layout]
 
@@ -84,14 +85,14 @@ def sources(layers: Iterable[Layer]) -> list[str]:
     """Return the source of the classes of some layers, as the ranks have them."""
     kinds = {layer.kind: layer for layer in sorted(layers, key=lambda layer: layer.complex)}
     folder = Path(__file__).parent.parent / "ranks" / "training" / "layers"
-    found = []
+    classes = []
     for kind in sorted(kinds):
         text = (folder / f"{kind}.py").read_text(encoding="utf-8")
         name, lines = kind.title().replace("_", ""), text.splitlines()
         wanted = {name, f"Complex{name}"} if kinds[kind].complex else {name}
-        found += [
+        classes += [
             re.sub(r"  # type: .*", "", "\n".join(lines[node.lineno - 1 : node.end_lineno]))
             for node in ast.parse(text).body
             if isinstance(node, ast.ClassDef) and node.name in wanted
         ]
-    return found
+    return classes

@@ -1,8 +1,8 @@
-"""Complex layers, in balls of real numbers: of each complex number its real and its imaginary part, next to one another.
+"""Complex layers in balls of real numbers: each complex number is its two parts side by side.
 
-A complex product is four real ones and two sums, so that each part of a product of matrices is a
-sum of products as any other. What makes three products of it (BLAS' gemm3m, which torch does not
-call) is outside these bounds.
+A complex product is four real products and two sums, so each part of a product of matrices is a
+sum of products. BLAS' gemm3m makes do with three products; torch does not call it, and it is
+outside these bounds.
 
 A gradient is torch's: that of a real loss by the real part, and i times that by the imaginary part,
 so that a step against it descends (twice the conjugate Wirtinger derivative).
@@ -28,7 +28,7 @@ Parts = tuple[Ball, Ball]
 
 
 def _some(ball: Ball, chosen: slice) -> Ball:
-    """Those along the last axis."""
+    """Return some numbers along the last axis."""
     return Ball(ball.centre[..., chosen], ball.radius[..., chosen], ball.quantum)
 
 
@@ -37,18 +37,18 @@ def _reversed(ball: Ball) -> Ball:
 
 
 def _apart(ball: Ball) -> Parts:
-    """The parts of numbers that lie next to one another: shape (…, 2 n) to twice (…, n)."""
+    """Return the parts of numbers whose parts lie side by side. Shape (…, 2 n) to twice (…, n)."""
     return _some(ball, slice(0, None, 2)), _some(ball, slice(1, None, 2))
 
 
 def _halves(ball: Ball) -> Parts:
-    """The parts of numbers of which all real parts come first: shape (…, 2 n) to twice (…, n)."""
+    """Return the parts of numbers whose real parts all stand first. Shape (…, 2 n) to twice (…, n)."""
     middle = ball.centre.shape[-1] // 2
     return _some(ball, slice(None, middle)), _some(ball, slice(middle, None))
 
 
 def _interleaved(parts: Parts) -> Ball:
-    """The parts next to one another, along a new last axis: twice shape (…) to (…, 2)."""
+    """Return the parts side by side, along a new last axis. Twice shape (…) to (…, 2)."""
     real, imaginary = parts
     return Ball(
         np.stack([real.centre, imaginary.centre], -1),
@@ -57,17 +57,17 @@ def _interleaved(parts: Parts) -> Ball:
     )
 
 
-def _joined(one: Ball, other: Ball, axis: int) -> Ball:
-    """The numbers of one before those of the other."""
+def _joined(first: Ball, second: Ball, axis: int) -> Ball:
+    """Return two balls' numbers end to end along an axis."""
     return Ball(
-        np.concatenate([one.centre, other.centre], axis),
-        np.concatenate([one.radius, other.radius], axis),
-        np.minimum(one.quantum, other.quantum),
+        np.concatenate([first.centre, second.centre], axis),
+        np.concatenate([first.radius, second.radius], axis),
+        np.minimum(first.quantum, second.quantum),
     )
 
 
 def _doubled(ball: Ball, dtype: str) -> Ball:
-    """Exact in every format, but where it overflows."""
+    """Return twice a ball: exact in every format unless it overflows."""
     return Ball(
         2 * ball.centre,
         FORMATS[dtype].where_it_fits(2 * ball.radius, 2 * ball.most),
@@ -76,14 +76,14 @@ def _doubled(ball: Ball, dtype: str) -> Ball:
 
 
 def _matrix(weight: Ball) -> Ball:
-    """What turns real parts above imaginary ones into the same of the product: shape (O, 2 I) to (2 O, 2 I)."""
+    """Return the matrix that multiplies real parts above imaginary ones. (O, 2 I) to (2 O, 2 I)."""
     real, imaginary = _apart(weight)
     return _joined(_joined(real, negated(imaginary), 1), _joined(imaginary, real, 1), 0)
 
 
-def _multiplied(one: Parts, other: Parts, dtype: str, *, conjugate: bool = False) -> Parts:
-    """Complex numbers times others, or times their conjugates, elementwise."""
-    (a, b), (c, d) = one, other
+def _multiplied(first: Parts, second: Parts, dtype: str, *, conjugate: bool = False) -> Parts:
+    """Multiply complex numbers, or numbers and conjugates, elementwise."""
+    (a, b), (c, d) = first, second
     d = negated(d) if conjugate else d
     return (
         plus(times(a, c, dtype), negated(times(b, d, dtype)), dtype),
@@ -91,7 +91,7 @@ def _multiplied(one: Parts, other: Parts, dtype: str, *, conjugate: bool = False
     )
 
 
-# What goes in is x + i reverse(x), and what comes out Re z + 2 Im z (`case.Layer.dtype`).
+# A layer's input is x + i reverse(x), its result Re z + 2 Im z (`Layer.dtype`).
 
 
 def _entering(x: Ball) -> Parts:
@@ -111,7 +111,7 @@ def _leaving_back(g: Ball, dtype: str) -> Parts:
 
 
 def linear(x: Ball, weight: Ball, bias: Ball | None, dtype: str) -> Ball:
-    """Shape (W, B, I) to (W, B, O): a product with a weight's numbers, (O, 2 I), and a sum with a bias', (O, 2)."""
+    """Multiply by a weight, (O, 2 I), and add a bias, (O, 2). Shape (W, B, I) to (W, B, O)."""
     entering = _joined(*_entering(x), 2)
     offset = bias and Ball(bias.centre.T.ravel(), bias.radius.T.ravel(), bias.quantum)
     return _leaving(
@@ -123,7 +123,7 @@ def linear(x: Ball, weight: Ball, bias: Ball | None, dtype: str) -> Ball:
 
 
 def linear_back(g: Ball, x: Ball, weight: Ball, dtype: str) -> tuple[Ball, Ball, Ball]:
-    """The gradients of the input, (W, B, I), of the weight, (W, O, 2 I), and of the bias, (W, O, 2)."""
+    """Return the gradients of input, (W, B, I), weight, (W, O, 2 I), and bias, (W, O, 2)."""
     real, imaginary = _leaving_back(g, dtype)
     entering, terms = _joined(*_entering(x), 1), 2 * x.centre.shape[1]
     back = product(_joined(real, imaginary, 2), _matrix(weight), dtype, 2 * g.centre.shape[-1])
@@ -142,12 +142,12 @@ def linear_back(g: Ball, x: Ball, weight: Ball, dtype: str) -> tuple[Ball, Ball,
 
 
 def scale(x: Ball, factor: Ball, dtype: str) -> Ball:
-    """Shape (W, B, D) to (W, B, D): times a factor's two numbers."""
+    """Multiply by a factor's two numbers. Shape (W, B, D) to (W, B, D)."""
     return _leaving(_multiplied(_entering(x), _apart(factor), dtype), dtype)
 
 
 def scale_back(g: Ball, x: Ball, factor: Ball, dtype: str) -> tuple[Ball, Ball]:
-    """The gradients of the input, (W, B, D), and of the factor, (W, 2)."""
+    """Return the gradients of the input, (W, B, D), and of the factor, (W, 2)."""
     leaving = _leaving_back(g, dtype)
     real, imaginary = _multiplied(leaving, _entering(x), dtype, conjugate=True)
     return (

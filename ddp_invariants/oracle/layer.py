@@ -23,7 +23,7 @@ class Place:
         model: The model.
         index: The layer's index.
         parameters: All values at the start of the step, by full name.
-        autocast: Whether the forward runs under autocast.
+        autocast: True if the forward runs under autocast.
         inputs_WBI: Every rank's inputs to the model.
         drawn: The factors by which the layer's random numbers multiplied its input, (W, B, D); None
             for a layer that draws none.

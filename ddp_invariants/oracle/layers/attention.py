@@ -110,7 +110,7 @@ def attended_back(
     weighed = times(kept.shares, of_shares, dtype)
     total = as_column(summed(weighed, (3,), dtype))
     found = times(kept.shares, plus(of_shares, negated(total), dtype), dtype)
-    # Whether the total is taken off before the product, or after two.
+    # torch may subtract the total before the product, or after two products.
     found = FORMATS[dtype].rounded(
         found.centre, found.radius, kept.shares.most * (of_shares.most + total.most), 2, 0.0
     )

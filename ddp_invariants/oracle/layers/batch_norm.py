@@ -52,8 +52,8 @@ def batch_normed_back(
 ) -> tuple[Ball, Gradients]:
     """Return the gradients of the input, (W, B, 4 C), and of weight and bias, (W, C).
 
-    torch takes mean(g) and the rest off g first and multiplies all by weight and scale last: the
-    same products, each with no more roundings than `normed_back` counts.
+    torch first subtracts mean(g) and the rest from g, and multiplies all by weight and scale last:
+    the same products, each with no more roundings than `normed_back` counts.
     """
     back, gradients = normed_back(_by_channel(g), _by_channel(x), kept, weight[:, None], dtype)
     return _by_sample(back), {"weight": gradients["gain"], "bias": gradients["shift"]}

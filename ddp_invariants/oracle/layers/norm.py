@@ -73,8 +73,8 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     middle = Ball(mean, mean_radius, 0.0)
     known = np.isfinite(variance_radius) & (width * most**2 <= form.largest)
     scale = Ball((high + low) / 2, np.where(known, (high - low) / 2, np.inf), 0.0)
-    # Whether the mean is taken off first, or both are multiplied before that, by the gain too: at
-    # most six roundings.
+    # torch may subtract the mean first, or multiply both before, by the gain too: at most six
+    # roundings.
     apart = Ball(
         off * scale.centre,
         np.abs(off) * scale.radius + (x.radius + middle.radius) * scale.most,
@@ -86,7 +86,7 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     found = form.rounded(
         weighed.centre + shift, weighed.radius, weighed.most + np.abs(shift), 2, 0.0
     )
-    # Where both are multiplied first, it is these that must not overflow.
+    # If torch multiplies both first, the products must not overflow.
     fits = _fits((x.most, middle.most), scale.most, np.abs(gain), dtype=dtype)
     return _where_it_fits(found, fits), Normed(middle, scale, result)
 
@@ -111,11 +111,12 @@ def normed_back(
     Or, where each channel's numbers are normed, (W, C, M), and of gain and shift (W, C).
 
     With s the scale, m the mean and G = g * gain: s G + c x - c m - s mean(G), where c = s**3 (m
-    sum(G) - sum(G x)) / D, as torch computes it. Through the normed input instead, s (G - mean(G) -
-    n mean(G n)), the same products are added up in
-    another order: D + 12 roundings of all magnitudes on top stand for it. What is multiplied first,
-    and may overflow although
-    neither c nor the result does, is not fixed: G x or g x, or g (x - m) added up before any scale.
+    sum(G) - sum(G x)) / D, as torch computes it. Through the normed input n instead, s (G - mean(G)
+    - n mean(G n)) adds the same products up in another order: D + 12 more roundings of all
+    magnitudes cover it.
+
+    The order of products is not fixed: G x or g x, or g (x - m) added up before any scale, may
+    overflow although neither c nor the result does.
     """
     width = x.centre.shape[-1]
     share = Ball(

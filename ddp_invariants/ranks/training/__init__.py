@@ -1,1 +1,1 @@
-"""How a rank trains: the replica, the steps, and the record of them."""
+"""The training of a rank: the replica, its steps, and the notes of them."""

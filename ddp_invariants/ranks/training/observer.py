@@ -23,7 +23,7 @@ class Observer:
         record: The notes.
         named: The replica's parameters, by name.
         buffers: Its buffers, by name.
-        watching: Whether the next forward is noted.
+        watching: True if the next forward is noted.
     """
 
     sharded: ClassVar[bool] = False

@@ -20,8 +20,8 @@ class Twin:
     Attributes:
         module: The module.
         layouts: The strides and alignment of the parameters on trial.
-        moved: Whether the parameters on trial may lie elsewhere since `layouts` was taken.
-        followed: Whether the twin made each forward of the step. Otherwise its buffers are not
+        moved: True if the parameters on trial may lie elsewhere since `layouts` was taken.
+        followed: True if the twin made each forward of the step. Otherwise its buffers are not
             those that the step leaves.
     """
 

@@ -12,7 +12,7 @@ class Branches(nn.Module):
     """The difference of two products; autograd gets first to the one computed last.
 
     Attributes:
-        crossed: Whether the second product is computed first.
+        crossed: True if the second product is computed first.
     """
 
     def __init__(self, first: nn.Parameter, second: nn.Parameter, *, crossed: bool = False) -> None:

@@ -22,7 +22,7 @@ class Embedding(nn.Embedding):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
-        # Whether the exponent is odd is the same in every format that holds the input.
+        # Every format that holds the input agrees on whether its exponent is odd.
         first = x.detach()[:, 0].double()
         rows = 2 * (first < 0) + (torch.frexp(first).exponent & 1)
         return x.to(self.weight.dtype) + super().forward(rows)
