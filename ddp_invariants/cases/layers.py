@@ -235,32 +235,38 @@ class Model:
                 "false where the layer is not as wide out as in",
             )
             if layer.tied is not None:
-                between(f"{where}.tied", layer.tied, 0, index - 1)
-                owner = self.layers[layer.tied]
-                require(
-                    layer.kind == "linear"
-                    and owner.of_kind.owns
-                    and owner.tied is None
-                    and not owner.sparse,
-                    f"{where}.tied",
-                    layer.tied,
-                    "the index of an earlier linear layer that owns its weight, or of an embedding whose gradient is dense",
-                )
-                shapes = (
-                    owner.shapes(widths[layer.tied])["weight"],
-                    layer.shapes(widths[index])["weight"],
-                )
-                require(
-                    shapes[0] == shapes[1] and layer.dtype == owner.dtype,
-                    f"{where}.tied",
-                    layer.tied,
-                    "a layer of the same shape and dtype",
-                )
+                self._require_tied(index)
         require(
             self.trains(),
             "layers",
             [layer.kind for layer in self.layers],
             "at least one trainable parameter with elements",
+        )
+
+    def _require_tied(self, index: int) -> None:
+        """Check the layer whose weight a layer uses."""
+        layer, widths, where = self.layers[index], self.widths(), f"layers[{index}]"
+        assert layer.tied is not None
+        between(f"{where}.tied", layer.tied, 0, index - 1)
+        owner = self.layers[layer.tied]
+        require(
+            layer.kind == "linear"
+            and owner.of_kind.owns
+            and owner.tied is None
+            and not owner.sparse,
+            f"{where}.tied",
+            layer.tied,
+            "the index of an earlier linear layer that owns its weight, or of an embedding whose gradient is dense",
+        )
+        shapes = (
+            owner.shapes(widths[layer.tied])["weight"],
+            layer.shapes(widths[index])["weight"],
+        )
+        require(
+            shapes[0] == shapes[1] and layer.dtype == owner.dtype,
+            f"{where}.tied",
+            layer.tied,
+            "a layer of the same shape and dtype",
         )
 
     @property

@@ -60,8 +60,8 @@ def _by_the_root(ball: Ball, width: int, dtype: str) -> Ball:
 
 def _logistic(x: FloatArray) -> FloatArray:
     with np.errstate(over="ignore"):
-        found: FloatArray = 1 / (1 + np.exp(-x))
-    return found
+        fraction: FloatArray = 1 / (1 + np.exp(-x))
+    return fraction
 
 
 def _shares(scores: Ball, dtype: str) -> Ball:
@@ -80,8 +80,10 @@ def _shares(scores: Ball, dtype: str) -> Ball:
     known = np.isfinite(radius)
     reach = np.where(known, radius, 0.0)
     spread = np.maximum(_logistic(above + reach) - centre, centre - _logistic(above - reach))
-    found = spread + gamma(48, roundoff) * (centre + spread) + 4 * form.smallest
-    return Ball(centre, np.where(known, found, np.inf), 0.0)  # A score that overflows may be NaN.
+    radius_of_shares = spread + gamma(48, roundoff) * (centre + spread) + 4 * form.smallest
+    return Ball(
+        centre, np.where(known, radius_of_shares, np.inf), 0.0
+    )  # A score that overflows may be NaN.
 
 
 def attended(x: Ball, weights: dict[str, FloatArray], dtype: str) -> tuple[Ball, Attended]:
@@ -109,12 +111,16 @@ def attended_back(
     of_shares = product(g, transposed(kept.values), dtype, width)
     weighed = times(kept.shares, of_shares, dtype)
     total = as_column(summed(weighed, (3,), dtype))
-    found = times(kept.shares, plus(of_shares, negated(total), dtype), dtype)
+    of_softmax = times(kept.shares, plus(of_shares, negated(total), dtype), dtype)
     # torch may subtract the total before the product, or after two products.
-    found = FORMATS[dtype].rounded(
-        found.centre, found.radius, kept.shares.most * (of_shares.most + total.most), 2, 0.0
+    of_softmax = FORMATS[dtype].rounded(
+        of_softmax.centre,
+        of_softmax.radius,
+        kept.shares.most * (of_shares.most + total.most),
+        2,
+        0.0,
     )
-    of_scores = _by_the_root(found, width, dtype)
+    of_scores = _by_the_root(of_softmax, width, dtype)
     parts = {
         "query": product(of_scores, kept.keys, dtype, 2),
         "key": product(transposed(of_scores), kept.queries, dtype, 2),

@@ -64,10 +64,10 @@ def convolved_back(g: Ball, x: Ball, kernel: Ball, dtype: str) -> tuple[Ball, Gr
 
     def by_tap(sums: FloatArray) -> FloatArray:
         places = sums.reshape(ranks, outputs, 4, inputs, 4)
-        found: FloatArray = np.einsum("wopcq,tpq->woct", places, _LEADS).reshape(
+        taps: FloatArray = np.einsum("wopcq,tpq->woct", places, _LEADS).reshape(
             ranks, outputs, 4 * inputs
         )
-        return found
+        return taps
 
     turned = transposed(g)
     moved = np.abs(turned.centre) @ x.radius + turned.radius @ x.most

@@ -83,12 +83,12 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     result = form.rounded(apart.centre, apart.radius, (x.most + middle.most) * scale.most, 6, 0.0)
     weighed = times(result, exactly(gain), dtype)
     # The shift is added to the whole, or to what the mean makes of it, and that to the rest.
-    found = form.rounded(
+    shifted = form.rounded(
         weighed.centre + shift, weighed.radius, weighed.most + np.abs(shift), 2, 0.0
     )
     # If torch multiplies both first, the products must not overflow.
     fits = _fits((x.most, middle.most), scale.most, np.abs(gain), dtype=dtype)
-    return _where_it_fits(found, fits), Normed(middle, scale, result)
+    return _where_it_fits(shifted, fits), Normed(middle, scale, result)
 
 
 def _fits(
@@ -96,10 +96,10 @@ def _fits(
 ) -> NDArray[np.bool_]:
     """Return whether a sum of two magnitudes times factors cannot overflow in any order."""
     with np.errstate(over="ignore"):
-        found = added[0] + added[1]
+        magnitude = added[0] + added[1]
         for factor in factors:
-            found = found * np.maximum(factor, 1)
-        fits: NDArray[np.bool_] = 4 * found <= FORMATS[dtype].largest
+            magnitude = magnitude * np.maximum(factor, 1)
+        fits: NDArray[np.bool_] = 4 * magnitude <= FORMATS[dtype].largest
     return fits
 
 
@@ -129,7 +129,7 @@ def normed_back(
     cubed = times(times(scale, times(scale, scale, dtype), dtype), share, dtype)
     slope = times(plus(times(total, mean, dtype), negated(cross), dtype), cubed, dtype)
     even = times(times(total, scale, dtype), share, dtype)
-    found = sum_of(
+    total_back = sum_of(
         [
             times(scale, weighed, dtype),
             times(slope, x, dtype),
@@ -138,10 +138,8 @@ def normed_back(
         ],
         dtype,
     )
-    totals, crosses = (
-        weighed.most.sum(-1, keepdims=True),
-        (weighed.most * x.most).sum(-1, keepdims=True),
-    )
+    totals = weighed.most.sum(-1, keepdims=True)
+    crosses = (weighed.most * x.most).sum(-1, keepdims=True)
     steepest = (totals * mean.most + crosses) * cubed.most
     most = (
         scale.most * weighed.most
@@ -149,11 +147,9 @@ def normed_back(
         + even.most
         + totals * scale.most / width
     )
-    others = (1,) if gain.ndim == 1 else (2,)  # Over all that are multiplied by one gain.
-    of_gain, far = (
-        summed(times(g, kept.normed, dtype), others, dtype),
-        (x.most.max(-1, keepdims=True), mean.most),
-    )
+    axes = (1,) if gain.ndim == 1 else (2,)  # The axes that share a gain.
+    of_gain = summed(times(g, kept.normed, dtype), axes, dtype)
+    far = x.most.max(-1, keepdims=True), mean.most
     fits = _fits(
         far,
         far[0] + far[1],
@@ -164,9 +160,9 @@ def normed_back(
     )
     of_gain = _where_it_fits(of_gain, fits[..., 0] if gain.ndim > 1 else np.all(fits, axis=1))
     back = _where_it_fits(
-        FORMATS[dtype].rounded(found.centre, found.radius, most, width + 12, 0.0), fits
+        FORMATS[dtype].rounded(total_back.centre, total_back.radius, most, width + 12, 0.0), fits
     )
-    return back, {"gain": of_gain, "shift": summed(g, others, dtype)}
+    return back, {"gain": of_gain, "shift": summed(g, axes, dtype)}
 
 
 def _where_it_fits(ball: Ball, fits: NDArray[np.bool_]) -> Ball:
