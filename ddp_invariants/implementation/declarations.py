@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from ddp_invariants.errors import DeclarationError
+from ddp_invariants.situations import SITUATIONS
 
 Init = Literal["wrap", "first_forward", "seed"]
 Reduction = Literal["mean", "sum"]
@@ -260,6 +261,12 @@ CAPABILITIES = {
     "workers": "an iterable that divides a rank's samples among the workers of a DataLoader",
     "elastic": "a state that another number of ranks resumes from",
     "resume": "a state that is saved and resumed in the middle of an epoch",
+}
+CAPABILITIES |= {
+    name: capability.words
+    for situation in SITUATIONS
+    for name, capability in situation.capabilities().items()
+    if capability.words
 }
 """The capabilities that an implementation may claim or not claim, by name."""
 

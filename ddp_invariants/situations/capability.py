@@ -35,6 +35,8 @@ class Capability:
         situations: What rules can meet only with it.
         after: The capability after which this one is probed and removed; "" for the place at
             which the table of its module lists it.
+        words: What an implementation takes that has it; "" where `implementation.declarations`
+            says so.
     """
 
     present: Callable[[TrainingCase], bool]
@@ -42,10 +44,11 @@ class Capability:
     probe: TrainingCase
     situations: frozenset[str] = frozenset()
     after: str = ""
+    words: str = ""
 
 
 def of_situation(
-    kind: type[Situation], probe: TrainingCase, *situations: str, after: str
+    kind: type[Situation], probe: TrainingCase, *situations: str, after: str, words: str = ""
 ) -> Capability:
     """Return the capability of a case to contain a situation of a class."""
     return Capability(
@@ -54,4 +57,5 @@ def of_situation(
         probe,
         frozenset(situations),
         after,
+        words,
     )
