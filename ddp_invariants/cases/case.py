@@ -119,7 +119,8 @@ class TrainingCase:
             self.optimizer.kernels != "fused" or self.fusible,
             "optimizer.way",
             self.optimizer.kernels,
-            "another where parameters are not contiguous, of bfloat16, complex, or sometimes without a gradient",
+            "another where parameters are not contiguous, of bfloat16, complex, or sometimes without "
+            "a gradient",
         )
         plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
         require(
@@ -132,7 +133,8 @@ class TrainingCase:
             not self.sparse or self.zero_grad != "never",
             "zero_grad",
             self.zero_grad,
-            "another where a gradient is sparse: what it was the sum of is not known of what was left",
+            "another where a gradient is sparse: what it was the sum of is not known of what was "
+            "left",
         )
         for situation in self.situations:
             situation.check(self)
@@ -226,7 +228,7 @@ class TrainingCase:
 
     @property
     def saved_by(self) -> int | None:
-        """How many ranks trained before and saved the state that is loaded; None where nobody did."""
+        """How many ranks saved the state that is loaded; None where nobody did."""
         found: int | None = self._of("resized", "saved_by")
         return found
 
@@ -337,7 +339,9 @@ class TrainingCase:
             layer.layout == "contiguous" and layer.dtype in ("float32", "float64")
             for layer in self.model.layers
         )
-        return plain and not self.unused and not any(one.freezes for one in self.between_steps)
+        return (
+            plain and not self.unused and not any(action.freezes for action in self.between_steps)
+        )
 
     def at(self, step: int) -> "TrainingCase":
         """Return the case with the model and the optimizer as they are at a step."""
@@ -351,13 +355,13 @@ class TrainingCase:
         """Names of the parameters that are trained at some steps and frozen at others."""
         frozen = (
             [self.frozen(step) for step in range(self.steps)]
-            if any(one.freezes for one in self.between_steps)
+            if any(action.freezes for action in self.between_steps)
             else []
         )
         return frozenset.union(*frozen) - frozenset.intersection(*frozen) if frozen else frozenset()
 
     def frozen(self, step: int) -> frozenset[str]:
-        """Names of the parameters that are frozen at a step."""
+        """Return the names of the parameters that are frozen at a step."""
         layers = self.at(step).model.layers
         return frozenset(
             f"layers.{index}.{name}"
@@ -367,28 +371,28 @@ class TrainingCase:
         )
 
     def passed_by(self, rank: int, step: int, micro_step: int) -> frozenset[int]:
-        """The indices of the layers that a rank's forward of a micro-step passes by."""
+        """Return the indices of the layers that a rank's forward of a micro-step passes by."""
         return frozenset(
-            one.layer
-            for one in self.unused
-            if one.rank in (None, rank)
-            and one.step in (None, step)
-            and one.micro_step in (None, micro_step)
+            unused.layer
+            for unused in self.unused
+            if unused.rank in (None, rank)
+            and unused.step in (None, step)
+            and unused.micro_step in (None, micro_step)
         )
 
     def never_used(self, rank: int, step: int) -> frozenset[int]:
-        """The indices of the layers that all of a rank's forwards of a step pass by."""
+        """Return the indices of the layers that all of a rank's forwards of a step pass by."""
         return frozenset.intersection(
             *(self.passed_by(rank, step, micro_step) for micro_step in range(self.accumulation))
         )
 
     def steps_of(self, rank: int) -> int:
-        """For how many steps a rank has batches."""
-        return next((one.steps for one in self.exhausted if one.rank == rank), self.steps)
+        """Return for how many steps a rank has batches."""
+        return next((each.steps for each in self.exhausted if each.rank == rank), self.steps)
 
     @property
     def before(self) -> "TrainingCase":
-        """The run of those that trained before and saved what is loaded."""
+        """The run of the ranks that saved the state which is loaded."""
         assert self.saved_by is not None
         return replace(
             self,
@@ -461,17 +465,17 @@ Case = TrainingCase | ShardCase
 
 
 def to_json(case: Case) -> str:
-    """The one JSON form of a case: a single line, fields in the order of declaration."""
+    """Return the JSON form of a case: a single line, fields in the order of declaration."""
     return json.dumps(case, default=vars)
 
 
 def case_id(case: Case, implementation: str = "") -> str:
-    """Six hexadecimal digits naming a case (and the implementation it was found with)."""
+    """Return six hexadecimal digits that name a case and the implementation that showed it."""
     return hashlib.blake2b(f"{implementation}\n{to_json(case)}".encode(), digest_size=3).hexdigest()
 
 
 def describe(case: Case) -> str:
-    """The case in one line: only what differs from the defaults, after the world size."""
+    """Return the case in one line: what differs from the defaults, after the world size."""
     parts = [f"world_size={case.world_size}"]
     for field in fields(case):
         value = getattr(case, field.name)

@@ -1,45 +1,27 @@
-"""The last step of shrinking: make a failing case simpler as the data it is.
+"""The last step of shrinking: make a failing case simpler by its meaning.
 
-Hypothesis shrinks the choices a case was drawn from. It deletes a few neighbouring choices at a
-time, and a layer takes ten, so models keep layers that do nothing for the failure. Here a case is
-simplified by what it means.
+Hypothesis shrinks the choices from which a case was drawn. It deletes a few neighbouring choices at
+a time, and a layer takes ten, so models keep layers that do not matter for the failure.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer
-from ddp_invariants.cases.program import (
-    BetweenSteps,
-    Data,
-    Exhausted,
-    InjectedFailure,
-    LossScale,
-    Optimizer,
-    Perturbation,
-    Unused,
-)
+from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
 
-Plan = TypeVar(
-    "Plan",
-    Data,
-    Layer,
-    Optimizer,
-    Perturbation,
-    InjectedFailure,
-    Unused,
-    BetweenSteps,
-    Exhausted,
-    LossScale,
-)
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Plan = TypeVar("Plan", bound="DataclassInstance")
 
 
 def simpler(case: Case) -> Iterator[Case]:
-    """Cases one step simpler than this one, the greatest steps first; all of them can be run."""
+    """Yield cases that are one step simpler and can be run, the greatest steps first."""
     return _simpler_training(case) if isinstance(case, TrainingCase) else _simpler_shard(case)
 
 
@@ -153,7 +135,10 @@ def simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
 
 
 def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
-    """The layers but one; those tied to a later layer than that one follow it down, those tied to it own a weight."""
+    """Return the layers without one of them.
+
+    Layers that were tied to it own a weight; the indices of other ties follow.
+    """
     rest = layers[:index] + layers[index + 1 :]
     return tuple(
         layer
@@ -164,7 +149,7 @@ def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
 
 
 def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:
-    """The changed case, or nothing where it could not be run."""
+    """Yield the changed case, or nothing where it cannot be run."""
     model = {name: changes.pop(name) for name in ("layers", "inputs") if name in changes}
     try:
         yield replace(case, model=replace(case.model, **model), **changes)  # type: ignore[arg-type]  # checked by the case

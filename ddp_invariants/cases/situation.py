@@ -20,9 +20,9 @@ class Situation:
 
     kind: str
     options: ClassVar[dict[str, Any]] = {}
-    """Options of `search.strategies.training_cases` that the situation reads, with their defaults."""
+    """Options of `search.strategies.training_cases` that the class reads, with their defaults."""
     moment: ClassVar[str] = ""
-    """When the situation is drawn, one of `situations.draft.MOMENTS`; "" for a situation that others draw."""
+    """One of `situations.draft.MOMENTS`: when the situation is drawn; "" where others draw it."""
     in_whole_steps: ClassVar[bool] = False
     """Whether an implementation that trains whole steps by itself can be put into the situation."""
     in_earlier_run: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class Situation:
         yield from ()
 
     def without_layer(self, index: int) -> "Situation | None":
-        """Return the situation once a layer of the model is taken out; None where it is over then."""
+        """Return the situation once a layer is taken out of the model; None where it is over then."""
         del index
         return self
 
@@ -54,7 +54,7 @@ class Situation:
         return self
 
     def at(self, case: Any, step: int) -> Any:
-        """Return the case with the model and the optimizer as the situation leaves them at a step."""
+        """Return the case as the situation leaves its model and its optimizer at a step."""
         del step
         return case
 
@@ -64,7 +64,7 @@ class Situation:
 
     @classmethod
     def drawn(cls, draft: Any) -> None:
-        """Draw the situation where a draft wants it, and change other parts so that it can happen."""
+        """Draw the situation where a draft wants it, and change other parts to make it possible."""
 
     def fitted(self, case: Any) -> Any:
         """Return a drawn case with the situation, or as it is where the situation cannot happen."""

@@ -1,6 +1,7 @@
-"""Hypothesis strategies for cases, simplest first: they shrink to two ranks, one parameter, one step.
+"""Hypothesis strategies for cases, simplest first.
 
-What may be drawn at all is a `Scope` (scope.py), to which every case is fitted.
+They shrink to two ranks, one parameter and one step. A `Scope` (discovery/scope.py) says what cases
+may contain, and fits every case to it. Situations draw themselves (`situations`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,11 +27,11 @@ from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.draft import Draft
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
-"""Bytes: every parameter alone, a few together, all in one, for models of 4 to some hundred bytes."""
+"""In bytes: from every parameter alone to all in one bucket, for models of 4 to some 100 bytes."""
 _SEEDS = st.integers(0, 2**31 - 1)
 _SMALL = st.integers(0, 7)
 _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
-"""Beyond the fewest: short datasets often, so that ranks share batches and some shards are all padding."""
+"""Samples beyond the fewest. Short datasets are frequent: ranks share batches, shards are padding."""
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_SIX = st.sampled_from((False,) * 5 + (True,))

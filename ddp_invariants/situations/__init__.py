@@ -1,7 +1,7 @@
-"""The situations of training runs: one module for each thing that may happen besides plain training.
+"""The situations of training runs: a module for each thing that may happen besides plain training.
 
-A module says all that the controller needs: the fields of the situation and what excludes it, how it
-is drawn, made simpler, probed, counted and written as a script. To add a situation, add its module
+A module says all that the controller needs: the fields of the situation and what excludes it, how
+it is drawn, made simpler, probed, counted and written as a script. To add a situation, add its module
 and its class to `SITUATIONS`.
 
 Standard library only: the rank side imports this package under any interpreter.

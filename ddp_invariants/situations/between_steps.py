@@ -76,7 +76,7 @@ class Actions(Situation):
         return Actions(actions) if actions else None
 
     def at(self, case: TrainingCase, step: int) -> TrainingCase:
-        """Return the case with the model and the optimizer as the actions up to a step leave them."""
+        """Return the case as the actions up to a step leave its model and its optimizer."""
         layers, optimizer = list(case.model.layers), case.optimizer
         for action in self.actions:
             if action.step > step:
@@ -180,7 +180,7 @@ _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
     "state": ("reload", "saved and loaded"),
     "buffers_written": ("buffers", "buffers written to between steps"),
 }
-"""Capabilities in the order in which they are probed: the kind of action, and the situations of rules."""
+"""Capabilities in the order of probing, each with its kind of action and the situations of rules."""
 
 
 def _capability(kind: BetweenStepsKind, situations: list[str], after: str) -> Capability:

@@ -53,7 +53,7 @@ class Clipping(Situation):
             draft.add(cls(draft.choice((0.0625, 1.0, 1024.0))))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case with the limit, or as it is where gradients are sparse or left over."""
+        """Return a drawn case with the limit; unchanged where gradients are sparse or left over."""
         return case if case.zero_grad == "never" or case.sparse else case.with_situation(self)
 
     def unscripted(self, case: TrainingCase) -> str:

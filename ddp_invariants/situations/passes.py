@@ -64,14 +64,15 @@ class PassOrder(Situation):
             self.order != "joint" or not case.model.norms_batches,
             "passes",
             self.order,
-            "another where a layer is a batch_norm: autograd refuses its backward once its buffers have been written, "
-            "as they are by whoever broadcasts them when a forward starts",
+            "another where a layer is a batch_norm: autograd refuses its backward once its buffers "
+            "have been written, as they are by whoever broadcasts them when a forward starts",
         )
         require(
             not case.in_parts or case.zero_grad != "never",
             "zero_grad",
             case.zero_grad,
-            "another where a gradient comes in parts: added to what is left they round otherwise than among themselves",
+            "another where a gradient comes in parts: added to what is left they round otherwise "
+            "than among themselves",
         )
 
     @property

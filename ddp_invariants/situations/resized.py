@@ -18,8 +18,8 @@ from ddp_invariants.situations.draft import Draft
 class Resized(Situation):
     """A run that starts from a state which other ranks saved.
 
-    The first ranks of all processes trained before, and saved the model and its optimizer. The ranks
-    of this run load both before their first step.
+    The first ranks of all processes trained before, and saved the model and its optimizer. The
+    ranks of this run load both before their first step.
 
     Attributes:
         saved_by: How many ranks saved the state.

@@ -54,7 +54,8 @@ class Scaling(Situation):
             "scaler",
             plan,
             "null where a gradient is sparse or complex, or SGD's fused kernels have "
-            "momentum: where the first step is skipped, torch goes on with a momentum that nothing was written to",
+            "momentum: where the first step is skipped, torch goes on with a momentum that nothing "
+            "was written to",
         )
         require(
             case.exhausted == () and case.saved_by is None,
@@ -85,7 +86,10 @@ class Scaling(Situation):
                 f'scaler = torch.amp.GradScaler("cpu", init_scale=2.0**{plan.log2_scale}, '
                 f"growth_factor=2.0**{plan.log2_growth},"
             ),
-            f"                              backoff_factor=2.0**-{plan.log2_backoff}, growth_interval={plan.interval})",
+            (
+                f"                              backoff_factor=2.0**-{plan.log2_backoff}, "
+                f"growth_interval={plan.interval})"
+            ),
         ]
 
     def scripted_loss(self, loss: str) -> str:

@@ -66,7 +66,7 @@ class Disturbed(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a kind of perturbation from those that the option `perturbed` lists, simplest first."""
+        """Draw one of the perturbations that the option `perturbed` lists, simplest first."""
         perturbation = Perturbation(
             draft.choice(draft.wanted["perturbed"]),
             draft.choice(("finite", "finite", "nan")),
@@ -74,7 +74,7 @@ class Disturbed(Situation):
             draft.choice((1, 1, 2, 20)),
         )
         if perturbation.on_device:
-            # A device is kept busy longer than the program takes to get to what it did not wait for.
+            # So long that the program meanwhile gets to what it did not wait for.
             perturbation = replace(perturbation, milliseconds=20)
         if perturbation != Perturbation():
             draft.add(cls(perturbation))

@@ -117,7 +117,7 @@ class UnusedLayers(Situation):
 
 
 def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
-    """Insist on a layer that can be passed by, and on a rank, a step and a micro-step of the case."""
+    """Insist on a layer that can be passed by, and on a rank and steps of the case."""
     layers, widths = case.model.layers, case.model.widths()
     between(f"{where}.layer", unused.layer, 0, len(layers) - 1)
     require(
