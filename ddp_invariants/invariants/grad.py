@@ -18,8 +18,9 @@ from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, OWNED, lacks
+from ddp_invariants.invariants.recorded import flat_by_name
 from ddp_invariants.invariants.rule import LI, MEAN, MovedAfter, NotAbout, Script, Tally, Unjudged
-from ddp_invariants.invariants.view import EvidenceView, flat_by_name, training
+from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.evidence import Layout, Tensors
@@ -130,7 +131,7 @@ def _unowned(view: EvidenceView, step: int) -> str:
 
 def _mean_at(view: EvidenceView, tally: Tally, rule: str, fact: str, step: int) -> Failure | None:
     """Compare a step's gradients with the mean of the twins' gradients."""
-    failure = _against(view, tally, rule, fact, step, view.local_means(step))
+    failure = _against(view, tally, rule, fact, step, view.expected.local_means(step))
     if _locals_differ(view, step):
         tally.met.add(LOCAL_DIFFERED)
     return failure
@@ -237,7 +238,7 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
             "GRAD-3",
             "the gradient is not the global batch's",
             step,
-            _full(view, step, view.truth(step).gradient),
+            _full(view, step, view.expected.truth(step).gradient),
         )
         if failure is not None:
             return failure
@@ -685,7 +686,7 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     last = next(rank for rank in range(case.world_size) if case.steps_of(rank) == case.steps)
     for step in range(case.steps):
         active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
-        expected, layout = view.mean_of(active, step)
+        expected, layout = view.expected.mean_of(active, step)
         for rank in active:
             reduced = view.of_rank(rank, "reduced", step)
             local = view.of_rank(rank, "local", step)
@@ -755,7 +756,7 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
         ):
             continue
         tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
-        truth = view.truth(step).gradient
+        truth = view.expected.truth(step).gradient
         joined = oracle.joined(parts)
         held = view.every_rank("forward", step)[0].by_name
         by_name = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name

@@ -131,7 +131,7 @@ def mean_loss_is_the_global_batchs(view: EvidenceView, tally: Tally) -> Failure 
     """Compare with float64 on the global batch, within the forward's derived bound."""
     for micro in view.all_micro_steps("loss"):
         step, part = divmod(micro, view.case.accumulation)
-        truth, noted = view.truth(step).losses[part], view.every_rank("loss", micro)
+        truth, noted = view.expected.truth(step).losses[part], view.every_rank("loss", micro)
         radius = float(truth.radius) + _own_rounding(view, noted[0].layout.slots[0].dtype, micro)
         if not np.isfinite(radius):
             continue
@@ -160,7 +160,7 @@ def _own_rounding(view: EvidenceView, dtype: str | None, micro: int) -> float:
     """
     if dtype in (None, "float64"):
         return 0.0
-    batch, truth = view.batches[micro], view.truth(micro // view.case.accumulation)
+    batch, truth = view.batches[micro], view.expected.truth(micro // view.case.accumulation)
     terms = batch.targets_WBO.shape[1] * batch.targets_WBO.shape[2] + 6
     loss = float(truth.losses[micro % view.case.accumulation].most)
     largest = float(np.abs(batch.targets_WBO).max(initial=0.0))

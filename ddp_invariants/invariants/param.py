@@ -145,7 +145,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
     for step in view.steps("updated"):
         if step and (failure := _moved_between(view, tally, step)) is not None:
             return failure
-        truth = view.truth(step).updated
+        truth = view.expected.truth(step).updated
         local = view.every_rank("local", view.micro_steps(step)[0])[0]
         names = [slot.name for slot in local.layout.slots if slot.dtype is not None]
         for rank, tensors in enumerate(view.every_rank("updated", step)):

@@ -7,7 +7,8 @@ import numpy as np
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.rule import Unjudged
-from ddp_invariants.invariants.view import EvidenceView, flat_by_name
+from ddp_invariants.invariants.recorded import flat_by_name
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Moment, TrainingEvidence
 from ddp_invariants.upgrades.difference import Difference
 
@@ -115,7 +116,7 @@ def _both_within(
         view = EvidenceView(side, declared)
         try:
             with np.errstate(all="ignore"):
-                truth, layout = view.truth(step), view.layout(step)
+                truth, layout = view.expected.truth(step), view.layout(step)
                 ball = truth.updated if moment in ("updated", "state") else truth.gradient
                 held = view.every_rank(
                     "updated" if moment in ("updated", "state") else "reduced", step

@@ -84,7 +84,7 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(
     [
         (
             "ranks skip different steps",
-            "makes the step, rank 1 skips it; a gradient is not finite on rank 1; synchronised",
+            "makes the step, rank 1 skips it; a gradient is not finite on rank 1; after synchronisation",
             lambda e: of_scales(e, 0, [32.0, 64.0, 128.0, 256.0]),
         ),
         (
@@ -94,7 +94,7 @@ def test_right_evidence_of_a_loss_scale_breaches_no_rule(
         ),
         (
             "a step is made although a gradient overflows",
-            "not finite on rank 1; synchronised, they are finite on all ranks",
+            "not finite on rank 1; after synchronisation they are finite on all ranks",
             lambda e: everywhere(
                 of_scales(of_scales(e, 0, [32.0, 64.0]), 1, [32.0, 64.0]),
                 "reduced",

@@ -530,11 +530,11 @@ def test_param3_allows_for_a_copy_where_one_is_declared(
 
     One rounding comes before the step and one after it.
     """
-    view = EvidenceView(right(), declared)
+    expected = EvidenceView(right(), declared).expected
     low = balls.FORMATS["bfloat16"]
     form = balls.Format(np.array([low.roundoff]), np.array([low.smallest]), np.array([low.largest]))
     gradient = balls.exactly(np.array([0.0]))
-    updated = view._updated(0, np.array([3.0]), gradient, form)
+    updated = expected.updated(0, np.array([3.0]), gradient, form)
     assert (abs(3.0 * factor - updated.centre[0]) > updated.radius[0]) == fires
 
 

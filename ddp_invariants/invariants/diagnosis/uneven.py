@@ -3,7 +3,8 @@
 import numpy as np
 
 from ddp_invariants.cases.formats import FloatArray
-from ddp_invariants.invariants.view import EvidenceView, flat_by_name
+from ddp_invariants.invariants.recorded import flat_by_name
+from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Layout, Moment
 from ddp_invariants.records.verdict import Cause
 

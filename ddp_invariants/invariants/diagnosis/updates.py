@@ -255,7 +255,7 @@ def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Caus
         / scale
         for number, scale in zip(numbers, scales_T, strict=True)
     ]
-    means_T = [view.local_means(number) for number in numbers]
+    means_T = [view.expected.local_means(number) for number in numbers]
     right_T = [
         _part(view, number, name, mean.centre) / scale
         for number, mean, scale in zip(numbers, means_T, scales_T, strict=True)

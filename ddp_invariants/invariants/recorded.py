@@ -1,0 +1,381 @@
+"""The recorded evidence of one training case, moment by moment, for all ranks.
+
+A rank's twin is the unwrapped module with the same parameters, batch and random state.
+
+Suffixes: W ranks, P elements of all trainable parameters end to end.
+"""
+
+from dataclasses import replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST_NORMAL, FloatArray
+from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.invariants.rule import Unjudged
+from ddp_invariants.oracle import balls
+from ddp_invariants.oracle import training as oracle
+from ddp_invariants.oracle.balls import Ball
+from ddp_invariants.oracle.optimizer import Optimization
+from ddp_invariants.records.evidence import Incident, Layout, Moment, Tensors, TrainingEvidence
+
+
+class RecordedTraining:
+    """The evidence of a training case, with the declarations of its implementation."""
+
+    def __init__(self, evidence: TrainingEvidence, declared: Declarations) -> None:
+        self.evidence, self.case, self.declared = evidence, evidence.case, declared
+        self._noted: dict[tuple[Moment, int], tuple[Tensors, ...] | None] = {}
+
+    @property
+    def incident(self) -> Incident | None:
+        """The way the run ended, if it did not end by itself."""
+        return self.evidence.incident
+
+    @cached_property
+    def cut_short(self) -> str:
+        """The reason why the ranks did not finish the case; empty if they did."""
+        if self.incident is not None:
+            return f"the run {self.incident.kind}"
+        for rank, evidence in enumerate(self.evidence.ranks):
+            if evidence.raised is not None:
+                error = evidence.raised
+                return (
+                    f"rank {rank} raised {error.type} in {error.phase} of step "
+                    f"{error.step}: {error.message}"
+                )
+        return ""
+
+    def noted(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
+        """Return the tensors of a moment on every rank; None unless all ranks reached it."""
+        key = (moment, step)
+        if key not in self._noted:
+            self._noted[key] = self.evidence.moment(moment, step)
+        return self._noted[key]
+
+    def every_rank(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...]:
+        """Return the tensors of a moment on every rank.
+
+        Raises:
+            Unjudged: A rank did not reach the moment.
+        """
+        tensors = self.noted(moment, step)
+        if tensors is None:
+            raise Unjudged(
+                f"no evidence of {moment!r} at step {step}: "
+                f"{self.cut_short or 'a rank recorded none'}"
+            )
+        return tensors
+
+    def of_rank(self, rank: int, moment: Moment, step: int) -> Tensors:
+        """Return the tensors of a moment on one rank; the other ranks need not have reached it.
+
+        Raises:
+            Unjudged: The rank did not reach the moment.
+        """
+        tensors = self.evidence.ranks[rank].at(moment, step)
+        if tensors is None:
+            raise Unjudged(
+                f"no evidence of {moment!r} at step {step} on rank {rank}: "
+                f"{self.cut_short or 'the rank recorded none'}"
+            )
+        return tensors
+
+    def steps(self, moment: Moment) -> range:
+        """Return the steps in which all ranks reached a moment.
+
+        Raises:
+            Unjudged: There is no such step.
+        """
+        self.every_rank(moment, 0)
+        return range(
+            next(
+                (step for step in range(self.case.steps) if self.noted(moment, step) is None),
+                self.case.steps,
+            )
+        )
+
+    def micro_steps(self, step: int) -> range:
+        """Return the numbers of a step's micro-steps."""
+        return range(step * self.case.accumulation, (step + 1) * self.case.accumulation)
+
+    def all_micro_steps(self, moment: Moment) -> range:
+        """Return the micro-steps in which all ranks reached a moment.
+
+        Raises:
+            Unjudged: There is no such micro-step.
+        """
+        self.every_rank(moment, 0)
+        count = self.case.steps * self.case.accumulation
+        return range(
+            next((number for number in range(count) if self.noted(moment, number) is None), count)
+        )
+
+    def at(self, micro: int) -> str:
+        """Return a micro-step in words."""
+        step, part = divmod(micro, self.case.accumulation)
+        return f"step {step}" + (f", micro-step {part}" if self.case.accumulation > 1 else "")
+
+    @cached_property
+    def synchronised_each(self) -> bool:
+        """True if every micro-step was synchronised, for lack of a way to prevent it."""
+        each = (
+            self.case.passes == "retained"
+            or self.evidence.ranks[0].driven.get("accumulation") == "each"
+        )
+        return self.case.accumulation > 1 and each and self.case.passes != "joint"
+
+    @cached_property
+    def clean_steps(self) -> int:
+        """Number of steps before the first poisoned or possibly overflowing step.
+
+        From that step on, numbers need not be finite. A step may overflow because of a loss scale.
+        """
+        clean = self.case.steps if self.case.poison is None else self.case.poison.step
+        if self.case.scaler is None:
+            return clean
+        return next(
+            (
+                step
+                for step in range(clean)
+                if self.noted("local", self.micro_steps(step)[-1]) is not None
+                and self.overflows(step) is not False
+            ),
+            clean,
+        )
+
+    def scale(self, step: int) -> float:
+        """Return the factor on a step's loss: the loss scale that the previous step left.
+
+        Raises:
+            Unjudged: A rank did not reach the step, or the ranks' scales differ.
+        """
+        if self.case.scaler is None:
+            return 1.0
+        if step == 0:
+            return float(2.0**self.case.scaler.log2_scale)
+        scales = {rank.scales[step - 1] for rank in self.evidence.ranks if len(rank.scales) >= step}
+        if len(scales) != 1 or any(len(rank.scales) < step for rank in self.evidence.ranks):
+            raise Unjudged(
+                f"the ranks' loss scales already differ when step {step} starts"
+                if len(scales) > 1
+                else (
+                    f"no evidence of the loss scale of step {step}: "
+                    f"{self.cut_short or 'a rank recorded none'}"
+                )
+            )
+        return scales.pop()
+
+    def overflows(self, step: int) -> bool | None:
+        """Return whether a step reduces values that are not finite.
+
+        Returns:
+            None if sums come so close to overflow that their order decides.
+
+        Raises:
+            Unjudged: Evidence is missing.
+        """
+        records = [self.every_rank("local", number) for number in self.micro_steps(step)]
+        layout = records[0][0].layout
+        values_P = np.concatenate(
+            [np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records]
+        )
+        if not np.isfinite(values_P).all():
+            return True
+        return False if (np.abs(values_P).sum(0) <= self.form(layout).largest).all() else None
+
+    def skips(self, step: int) -> list[bool]:
+        """Return whether each rank's scaler skipped a step; a skip lowers the scale.
+
+        Raises:
+            Unjudged: A rank did not reach the step, or the ranks' scales differed before.
+        """
+        before = self.scale(step)
+        if any(len(rank.scales) <= step for rank in self.evidence.ranks):
+            raise Unjudged(
+                f"no evidence of the loss scale after step {step}: "
+                f"{self.cut_short or 'a rank recorded none'}"
+            )
+        return [rank.scales[step] < before for rank in self.evidence.ranks]
+
+    def is_skipped(self, step: int) -> bool:
+        """Return whether a step must move nothing.
+
+        A step must move nothing if its gradients overflow, or if they may overflow and all ranks
+        report an overflow.
+
+        Raises:
+            Unjudged: Evidence is missing, or the ranks disagree where only they can know.
+        """
+        if self.case.scaler is None:
+            return False
+        overflows = self.overflows(step)
+        if overflows is not None:
+            return overflows
+        skips = self.skips(step)
+        if len(set(skips)) > 1:
+            raise Unjudged(
+                f"step {step} is close to overflow, and the ranks disagree on whether it overflows"
+            )
+        return skips[0]
+
+    @cached_property
+    def batches(self) -> list[oracle.Batch]:
+        """Every rank's samples at each micro-step."""
+        return oracle.batches(self.case)
+
+    def batch(self, number: int) -> oracle.Batch:
+        """Return every rank's samples at a micro-step, with the random numbers its forward drew.
+
+        Raises:
+            Unjudged: The forward draws random numbers, and they are not known on every rank.
+        """
+        batch, drawn = self.batches[number], self.case.model.draws
+        if not drawn:
+            return batch
+        drawn_W = [tensors.by_name for tensors in self.every_rank("drawn", number)]
+        shapes = {
+            index: (batch.inputs_WBI.shape[1], self.case.model.widths()[index]) for index in drawn
+        }
+        names = {f"layers.{index}": shape for index, shape in shapes.items()}
+        if any(
+            name not in by_name or by_name[name].shape != shape
+            for by_name in drawn_W
+            for name, shape in names.items()
+        ):
+            raise Unjudged(
+                f"the random numbers of micro-step {number}'s forward are not known: a layer did "
+                "not draw exactly once for the batch"
+            )
+        return replace(
+            batch,
+            drawn={
+                index: np.stack([by_name[f"layers.{index}"] for by_name in drawn_W])
+                for index in drawn
+            },
+        )
+
+    def layout(self, step: int) -> Layout:
+        """Return the layout of the twins' gradients of a step."""
+        return self.every_rank("local", self.micro_steps(step)[0])[0].layout
+
+    def form(self, layout: Layout) -> balls.Format:
+        """Return the formats of the reduction: the gradients' own, or the lower format declared."""
+        form, lower = form_of(layout), self.declared.exactness
+        if lower not in ROUNDOFF:
+            return form
+        return replace(
+            form,
+            roundoff=np.maximum(form.roundoff, ROUNDOFF[lower]),
+            smallest=np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
+            largest=np.minimum(form.largest, LARGEST[lower]),
+        )
+
+    def trainable(self, step: int) -> frozenset[str]:
+        """Return the names of the parameters that are trained at a step."""
+        at_first = frozenset(
+            row.name for row in self.evidence.ranks[0].structure_before if row.requires_grad
+        )
+        return (at_first | self.case.sometimes_frozen) - self.left_frozen(step)
+
+    def left_frozen(self, step: int) -> frozenset[str]:
+        """Return the names of the parameters that are frozen at this step and trained at others."""
+        return (
+            self.case.sometimes_frozen & self.case.frozen(step)
+            if self.case.between_steps
+            else frozenset()
+        )
+
+    def unused(self, step: int) -> tuple[frozenset[str], ...]:
+        """Return, for each rank, the names of the trainable parameters it does not use at a step.
+
+        A parameter counts as unused if none of the step's micro-steps uses it.
+        """
+        trainable = self.trainable(step)
+        model, ranks = self.case.model, range(self.case.world_size)
+        return tuple(
+            frozenset(
+                trainable & (model.used(frozenset()) - model.used(self.case.never_used(rank, step)))
+            )
+            for rank in ranks
+        )
+
+    def most_entries(self, step: int) -> int:
+        """Return the largest number of entries of a sparse gradient: one per sample of a step."""
+        return sum(
+            len(indices)
+            for number in self.micro_steps(step)
+            for indices in self.batches[number].indices
+        )
+
+    @cached_property
+    def loaded_optimization(self) -> Optimization:
+        """The optimizer before the first step, with the loaded state if a state was loaded."""
+        loaded = self.noted("restored state", 0)
+        if loaded is None:
+            return Optimization()
+        held, names = (
+            loaded[0].by_name,
+            [slot.name for slot in self.layout(0).slots if slot.dtype is not None],
+        )
+
+        def of_all(key: str) -> Ball | None:
+            parts = [held.get(f"{name}/{key}") for name in names]
+            return (
+                balls.exactly(np.concatenate([part.ravel() for part in parts if part is not None]))
+                if all(part is not None for part in parts)
+                else None
+            )
+
+        steps = max(
+            (int(value) for name, value in held.items() if name.endswith("/step")), default=0
+        )
+        return Optimization(
+            of_all("momentum_buffer") or of_all("exp_avg"), of_all("exp_avg_sq"), steps
+        )
+
+    def left_out(self, step: int, layout: Layout) -> NDArray[np.bool_] | None:
+        """Return a mask of the elements that the optimizer leaves out at a step.
+
+        These are frozen elements, and elements that no rank uses and that have no gradient. Shape
+        (P,); None if there are none.
+        """
+        names = self.left_frozen(step)
+        if self.case.unused:
+            reduced, nowhere = (
+                self.every_rank("reduced", step),
+                frozenset.intersection(*self.unused(step)),
+            )
+            names |= nowhere - reduced[0].by_name.keys()
+        if not names:
+            return None
+        return np.repeat([slot.name in names for slot in layout.slots], layout.sizes)
+
+
+@lru_cache(maxsize=64)
+def form_of(layout: Layout) -> balls.Format:
+    """Return the formats of a record's elements; cached, since a case's steps share a layout."""
+    return balls.format_of(layout)
+
+
+def flat_by_name(tensors: Tensors, layout: Layout) -> FloatArray:
+    """Return a record's elements in another record's order; missing tensors count as zero.
+
+    Shape (P,).
+
+    Raises:
+        Unjudged: A tensor has another number of elements.
+    """
+    if tensors.layout is layout or (
+        [slot.name for slot in tensors.layout.slots] == [slot.name for slot in layout.slots]
+        and tensors.layout.sizes == layout.sizes
+    ):
+        return tensors.values_P
+    pieces = [np.empty(0)]
+    for slot, size in zip(layout.slots, layout.sizes, strict=True):
+        values = tensors.by_name.get(slot.name, np.zeros(size)).ravel()
+        if values.size != size and slot.dtype is not None:
+            raise Unjudged(f"{slot.name!r} has {values.size} elements, expected {size}")
+        pieces.append(values[:size])
+    return np.concatenate(pieces)
