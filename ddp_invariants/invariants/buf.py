@@ -8,7 +8,7 @@ from ddp_invariants.invariants.compare import number, parted
 from ddp_invariants.invariants.diagnosis import kept
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import NO_BUFFERS, lacks
-from ddp_invariants.invariants.grad import TWO_RANKS
+from ddp_invariants.invariants.reduced import TWO_RANKS
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma

@@ -4,32 +4,24 @@ A rank's local gradient is that of its twin: the unwrapped module with the same 
 and random state.
 """
 
-from dataclasses import replace
-from itertools import pairwise
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ddp_invariants.cases.formats import FloatArray
-from ddp_invariants.cases.layers import Model
-from ddp_invariants.invariants.compare import number, outside, parted
-from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
-from ddp_invariants.invariants.diagnosis.causes import caused
+from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, OWNED, lacks
-from ddp_invariants.invariants.recorded import flat_by_name
+from ddp_invariants.invariants.reduced import (
+    LOCAL_DIFFERED,
+    TWO_RANKS,
+    against,
+    locals_differ,
+    mean_at,
+    mean_with,
+    unowned,
+)
 from ddp_invariants.invariants.rule import LI, MEAN, MovedAfter, NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.oracle import training as oracle
-from ddp_invariants.oracle.balls import Ball
-from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.situations.crossed import Crossed
-from ddp_invariants.situations.failing import Failing
-from ddp_invariants.situations.no_sync import NoSyncStyle
-from ddp_invariants.situations.passes import PassOrder
-from ddp_invariants.situations.timing import Disturbed
 
 _SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
 _ONE_BACKWARD = lacks("one backward per step", "accumulation")
@@ -38,108 +30,11 @@ NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",
     "sum": "the gradient is not the declared sum of the ranks' local gradients",
 }
-TWO_RANKS = "more than one rank"
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
-LOCAL_DIFFERED = "local gradients differed between ranks"
 SOME_MICRO_STEPS = "used in some micro-steps alone"
 NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
-
-
-def _distinct(records: tuple[Tensors, ...]) -> list[int]:
-    """Return the ranks to judge: the first rank, and every rank that holds other bits."""
-    return [rank for rank, tensors in enumerate(records) if rank == 0 or tensors != records[0]]
-
-
-def _against(
-    view: EvidenceView, tally: Tally, rule: str, fact: str, step: int, expected: Ball
-) -> Failure | None:
-    """Compare the ranks' gradients after synchronisation with a ball in the twins' layout."""
-    reduced, local = (
-        view.every_rank("reduced", step),
-        view.every_rank("local", view.micro_steps(step)[0]),
-    )
-    if view.declared.gradients == "owner":
-        difference = outside(local[0], _owned(view, step, expected), expected, tally)
-        return (
-            None
-            if difference is None
-            else Failure(
-                rule,
-                fact,
-                f"every rank of {view.case.world_size} that holds it, step {step}, "
-                f"{difference.place}",
-                difference.words,
-            )
-        )
-    for rank in _distinct(reduced):
-        held_P = flat_by_name(reduced[rank], local[rank].layout)
-        difference = outside(local[rank], held_P, expected, tally)
-        if difference is not None:
-            failure = Failure(
-                rule,
-                fact,
-                f"rank {rank} of {view.case.world_size}, step {step}, {difference.place}",
-                difference.words,
-            )
-            return gradients.of_gradient(view, failure, step, rank, difference.name)
-    return None
-
-
-def _present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
-    """Return a mask of the layout's elements that a record has. Shape (P,)."""
-    return np.repeat([slot.name in tensors.by_name for slot in layout.slots], layout.sizes)
-
-
-def _owned(view: EvidenceView, step: int, expected: Ball) -> FloatArray:
-    """Return each parameter's gradient from the rank that owns it. Shape (P,).
-
-    The owner is the rank with the right value, or else the first rank with a gradient. On any other
-    rank, `.grad` has no meaning.
-    """
-    layout = view.layout(step)
-    held_WP = np.stack(
-        [flat_by_name(tensors, layout) for tensors in view.every_rank("reduced", step)]
-    )
-    present_WP = np.stack(
-        [_present(tensors, layout) for tensors in view.every_rank("reduced", step)]
-    )
-    right_WP = present_WP & (np.abs(held_WP - expected.centre) <= expected.radius)
-    held_P: FloatArray = held_WP[0].copy()
-    for start, end in pairwise(layout.starts):
-        owner = next(
-            (rank for rank, right in enumerate(right_WP[:, start:end]) if right.all()),
-            int(np.argmax(present_WP[:, start:end].any(1))),
-        )
-        held_P[start:end] = held_WP[owner, start:end]
-    return held_P
-
-
-def _unowned(view: EvidenceView, step: int) -> str:
-    """Return the name of a parameter whose gradient no rank holds; empty if there is none."""
-    reduced = view.every_rank("reduced", step)
-    return next(
-        (
-            slot.name
-            for slot in view.layout(step).slots
-            if slot.elements and not any(slot.name in tensors.by_name for tensors in reduced)
-        ),
-        "",
-    )
-
-
-def _mean_at(view: EvidenceView, tally: Tally, rule: str, fact: str, step: int) -> Failure | None:
-    """Compare a step's gradients with the mean of the twins' gradients."""
-    failure = _against(view, tally, rule, fact, step, view.expected.local_means(step))
-    if _locals_differ(view, step):
-        tally.met.add(LOCAL_DIFFERED)
-    return failure
-
-
-def _locals_differ(view: EvidenceView, step: int) -> bool:
-    records = [view.every_rank("local", number) for number in view.micro_steps(step)]
-    return any(tensors != record[0] for record in records for tensors in record[1:])
 
 
 @training.rule(
@@ -157,31 +52,12 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     for step in view.steps("reduced"):
         reduced = view.every_rank("reduced", step)
         tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
-        tally.met |= {LOCAL_DIFFERED} if _locals_differ(view, step) else set()
+        tally.met |= {LOCAL_DIFFERED} if locals_differ(view, step) else set()
         tally.met |= {CROSSED} if view.case.crossed is not None else set()
-        for rank, tensors in enumerate(reduced[1:], start=1):
-            tally.compared += sum(tensors.layout.sizes)
-            difference = parted(reduced[0], tensors, "rank 0 holds")
-            if difference is not None:
-                failure = Failure(
-                    "GRAD-1",
-                    "gradients differ between ranks after synchronisation",
-                    f"rank {rank} of {len(reduced)}, step {step}, {difference.place}",
-                    difference.words,
-                )
-                return gradients.of_gradient(view, failure, step, rank, difference.name)
+        failure = checks.first_rank_that_differs(view, tally, step)
+        if failure is not None:
+            return failure
     return None
-
-
-def _permuted(model: Model) -> bool:
-    """Return whether a trained parameter's memory order differs from its index order.
-
-    With one channel, both orders are equal.
-    """
-    return any(
-        layer.layout == "channels_last" and width > 4 and not layer.frozen
-        for width, layer in zip(model.widths(), model.layers, strict=False)
-    )
 
 
 @training.rule(
@@ -198,18 +74,18 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
     """Compare with the exact mean of the gradients that the twins computed on the same batches."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     tally.met |= {"three ranks"} if view.case.world_size == 3 else set()
-    tally.met |= {CHANNELS_LAST} if _permuted(view.case.model) else set()
+    tally.met |= {CHANNELS_LAST} if checks.is_permuted(view.case.model) else set()
     for step in view.steps("reduced"):
         if step >= view.clean_steps:
             break
-        if view.declared.gradients == "owner" and (name := _unowned(view, step)):
+        if view.declared.gradients == "owner" and (name := unowned(view, step)):
             return Failure(
                 "GRAD-2",
                 "no rank holds the gradient of a parameter",
                 f"step {step}, parameter {name!r}",
                 "None on every rank, expected on the rank that owns it",
             )
-        failure = _mean_at(view, tally, "GRAD-2", NOT_THE_MEAN[view.declared.reduction], step)
+        failure = mean_at(view, tally, "GRAD-2", NOT_THE_MEAN[view.declared.reduction], step)
         if failure is not None:
             return failure
     return None
@@ -232,32 +108,17 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
     """Compare with the oracle, which shares no code with torch."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     for step in view.steps("reduced"):
-        failure = _against(
+        failure = against(
             view,
             tally,
             "GRAD-3",
             "the gradient is not the global batch's",
             step,
-            _full(view, step, view.expected.truth(step).gradient),
+            checks.same_layout(view, step, view.expected.truth(step).gradient),
         )
         if failure is not None:
             return failure
     return None
-
-
-def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
-    """Return the oracle's ball if it has the twins' layout.
-
-    The ball's parameters are those with a gradient; the twins' record has the same layout.
-
-    Raises:
-        Unjudged: The twins have gradients of other parameters.
-    """
-    if ball.centre.shape != (sum(view.layout(step).sizes),):
-        raise Unjudged(
-            "the unwrapped module has gradients of other parameters than the trainable ones"
-        )
-    return ball
 
 
 @training.rule(
@@ -273,46 +134,13 @@ def _full(view: EvidenceView, step: int, ball: Ball) -> Ball:
 )
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the structure recorded before wrapping."""
-    rows = {row.name: row for row in view.evidence.ranks[0].structure_before}
-    tally.met |= (
-        {"tied parameter"} if any(row.name != row.first_name for row in rows.values()) else set()
-    )
+    rows = view.evidence.ranks[0].structure_before
+    tally.met |= {"tied parameter"} if any(row.name != row.first_name for row in rows) else set()
     for step in view.steps("reduced"):
-        unused, trainable_names = view.unused(step), view.trainable(step)
-        for rank, tensors in enumerate(view.every_rank("reduced", step)):
-            for slot in tensors.layout.slots:
-                if slot.name not in rows or (slot.dtype is None and slot.name in unused[rank]):
-                    continue
-                dtype, shape = rows[slot.name].dtype, rows[slot.name].shape
-                trainable = slot.name in trainable_names
-                tally.compared += 1
-                where = (
-                    f"rank {rank} of {view.case.world_size}, step {step}, parameter "
-                    f"{slot.name!r} {tuple(shape)}"
-                )
-                if not trainable:
-                    tally.met.add("frozen parameter")
-                    if slot.dtype is not None:
-                        return Failure(
-                            "GRAD-4",
-                            "a frozen parameter has a gradient",
-                            where,
-                            f"{slot.dtype} {slot.shape}",
-                        )
-                    continue
-                tally.met |= {"0-d parameter"} if not shape else set()
-                tally.met |= {"zero-element parameter"} if 0 in shape else set()
-                if slot.dtype is None:
-                    return Failure(
-                        "GRAD-4", "a parameter that was used has no gradient", where, "None"
-                    )
-                if (slot.dtype, list(slot.shape)) != (dtype, list(shape)):
-                    return Failure(
-                        "GRAD-4",
-                        "a gradient does not fit its parameter",
-                        where,
-                        f"{slot.dtype} {slot.shape}, expected {dtype} {tuple(shape)}",
-                    )
+        for rank in range(view.case.world_size):
+            failure = checks.unfit_gradient(view, tally, step, rank)
+            if failure is not None:
+                return failure
     return None
 
 
@@ -348,11 +176,11 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     steps = [step for step in view.steps("reduced") if step < view.clean_steps]
     if len(steps) < 2:
         raise NotAbout("fewer than two steps")
-    if _mean_at(view, Tally(), "GRAD-5", "", steps[0]) is not None:
+    if mean_at(view, Tally(), "GRAD-5", "", steps[0]) is not None:
         raise Unjudged("the first step's gradient is already wrong (GRAD-2)")
     for step in steps[1:]:
         tally.met.add(_KEPT[view.case.zero_grad])
-        failure = _mean_at(
+        failure = mean_at(
             view,
             tally,
             "GRAD-5",
@@ -381,19 +209,11 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     cap = view.case.bucket_cap
     if cap is None:
         raise NotAbout("the case sets no bucket cap")
-    layout = view.layout(0)
-    sizes = [slot.nbytes for slot in layout.slots if slot.nbytes]
-    situation = (
-        "every parameter above the cap"
-        if cap < min(sizes)
-        else "cap between"
-        if cap < sum(sizes)
-        else "cap above the model"
-    )
+    situation = checks.place_of_cap(view, cap)
     for step in view.steps("reduced"):
         if step >= view.clean_steps:
             break
-        failure = _mean_at(
+        failure = mean_at(
             view,
             tally,
             "GRAD-6",
@@ -424,39 +244,13 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
     if poison is None:
         raise NotAbout("the case injects no value that is not finite")
     # A poisoned step has one micro-step.
-    local = view.every_rank("local", poison.step)
-    local_WP = np.stack([tensors.values_P for tensors in local])
-    summed_P = local_WP.sum(0)
-    finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
-    # If the finite terms might overflow by themselves, the order of summation decides which
-    # infinity comes first.
-    poisoned = ~np.isfinite(summed_P) & (finite_P <= view.form(local[0].layout).largest)
-    tally.met |= {"a NaN"} if np.isnan(summed_P).any() else set()
-    tally.met |= {"an infinity"} if np.isinf(summed_P).any() else set()
-    for rank, tensors in enumerate(view.every_rank("reduced", poison.step)):
-        held_P = flat_by_name(tensors, local[0].layout)
-        if view.declared.gradients == "owner":
-            held_P = np.where(_present(tensors, local[0].layout), held_P, summed_P)
-        same = np.where(np.isnan(summed_P), np.isnan(held_P), held_P == summed_P)
-        tally.compared += int(poisoned.sum())
-        wrong = poisoned & ~same
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            slot, place = local[0].layout.locate(first)
-            where = (
-                f"rank {rank} of {view.case.world_size}, step {poison.step}, parameter "
-                f"{slot.name!r} {slot.shape}"
-            )
-            failure = Failure(
-                "GRAD-7",
-                "a value that is not finite does not reach every rank",
-                where,
-                f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
-                f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
-            )
-            return caused(
-                failure, gradients.of_scrubbing(view, rank, summed_P, local_WP, held_P, wrong)
-            )
+    local_WP = np.stack([tensors.values_P for tensors in view.every_rank("local", poison.step)])
+    tally.met |= {"a NaN"} if np.isnan(local_WP.sum(0)).any() else set()
+    tally.met |= {"an infinity"} if np.isinf(local_WP.sum(0)).any() else set()
+    for rank in range(view.case.world_size):
+        failure = checks.lost_nonfinite_value(view, tally, rank, poison.step, local_WP)
+        if failure is not None:
+            return failure
     return None
 
 
@@ -492,20 +286,10 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
         tally.met |= {"several micro-steps"} | {
             NO_SYNC[how] for how in NO_SYNC if how == view.case.no_sync
         }
-        for rank, evidence in enumerate(view.evidence.ranks):
-            spans = evidence.quiet[step] if step < len(evidence.quiet) else []
-            # Forwards may send: they refresh buffers, and a lazy wrapper starts in one.
-            sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
-            tally.compared += 1
-            if sent:
-                return Failure(
-                    "GRAD-8",
-                    "a backward inside no_sync communicates",
-                    f"rank {rank} of {view.case.world_size}, step {step}",
-                    f"{len(sent)} collectives, expected none; the first is {sent[0][0]} "
-                    f"{sent[0][1]} x {sent[0][2]}",
-                )
-        failure = _mean_at(
+        failure = checks.sent_under_no_sync(view, tally, step)
+        if failure is not None:
+            return failure
+        failure = mean_at(
             view,
             tally,
             "GRAD-8",
@@ -548,9 +332,11 @@ def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
         if step >= view.clean_steps:
             break
         failure = (
-            None if view.declared.gradients == "owner" else _wrongly_none(view, tally, step, unused)
+            None
+            if view.declared.gradients == "owner"
+            else checks.missing_gradient(view, tally, step, unused)
         )
-        failure = failure or _mean_at(
+        failure = failure or mean_at(
             view,
             tally,
             "GRAD-9",
@@ -558,59 +344,6 @@ def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
             "use the parameter",
             step,
         )
-        if failure is not None:
-            return failure
-    return None
-
-
-def _wrongly_none(
-    view: EvidenceView, tally: Tally, step: int, unused: tuple[frozenset[str], ...]
-) -> Failure | None:
-    """Return a failure if only some ranks have a gradient, or none although a rank uses it."""
-    reduced, world_size = view.every_rank("reduced", step), view.case.world_size
-    for slot in view.layout(step).slots:
-        name = slot.name
-        without = [rank for rank, tensors in enumerate(reduced) if name not in tensors.by_name]
-        users = [rank for rank, names in enumerate(unused) if name not in names]
-        tally.compared += world_size if len(users) < world_size else 0
-        if (
-            slot.dtype is None
-            or len(users) == world_size
-            or not without
-            or (not users and len(without) == world_size)
-        ):
-            continue
-        fact = (
-            "a parameter that some ranks use has no gradient on other ranks"
-            if users
-            else "a parameter that no rank uses has no gradient on some ranks and one on others"
-        )
-        failure = Failure(
-            "GRAD-9",
-            fact,
-            f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
-            f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used "
-            f"on {'rank ' + ', '.join(map(str, users)) if users else 'no rank'}",
-        )
-        return caused(failure, missing.causes(view, step, name, without, users))
-    return None
-
-
-def _mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Failure | None:
-    """Compare every step's gradients with the twins' mean, in the situations of a rule."""
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    for step in view.steps("reduced"):
-        if step >= view.clean_steps:
-            break
-        failure = _mean_at(
-            view,
-            tally,
-            rule,
-            f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
-            "ranks' local gradients",
-            step,
-        )
-        tally.met |= met
         if failure is not None:
             return failure
     return None
@@ -658,7 +391,7 @@ def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
     met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
     if not met:
         raise NotAbout("all gradients are dense and of one dtype, float32 or float64")
-    return _mean_with(view, tally, "GRAD-10", met)
+    return mean_with(view, tally, "GRAD-10", met)
 
 
 ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
@@ -683,40 +416,13 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     case = view.case
     if not case.exhausted:
         raise NotAbout("all ranks have equally many batches")
-    last = next(rank for rank in range(case.world_size) if case.steps_of(rank) == case.steps)
     for step in range(case.steps):
-        active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
-        expected, layout = view.expected.mean_of(active, step)
-        for rank in active:
-            reduced = view.of_rank(rank, "reduced", step)
-            local = view.of_rank(rank, "local", step)
-            difference = outside(local, flat_by_name(reduced, layout), expected, tally)
-            if difference is not None:
-                averaged = (
-                    "the ranks with a batch" if view.declared.divisor == "active" else "all ranks"
-                )
-                failure = Failure(
-                    "GRAD-11",
-                    f"with {len(active)} of {case.world_size} ranks left the gradient is not the "
-                    f"mean over {averaged}",
-                    f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
-                    difference.words,
-                )
-                return caused(failure, uneven.causes(view, step, rank, active, layout))
-        tally.met |= {ONE_OUT} if len(active) < case.world_size else set()
+        failure = checks.wrong_mean_of_the_active(view, tally, step)
+        if failure is not None:
+            return failure
+        tally.met |= {ONE_OUT} if any(rank.steps <= step for rank in case.exhausted) else set()
     tally.met |= {TWO_OUT} if len({rank.steps for rank in case.exhausted}) > 1 else set()
-    left = view.of_rank(last, "updated", case.steps - 1)
-    for rank, tensors in enumerate(view.every_rank("joined")):
-        tally.compared += sum(tensors.layout.sizes)
-        difference = parted(left, tensors, f"rank {last} held after the last step")
-        if difference is not None:
-            return Failure(
-                "GRAD-11",
-                "the ranks end with different parameters",
-                f"rank {rank} of {case.world_size}, {difference.place}",
-                difference.words,
-            )
-    return None
+    return checks.different_parameters_at_the_end(view, tally)
 
 
 @training.rule(
@@ -747,39 +453,8 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
             "batch norms normalize each rank's micro-step by itself, not the global batch as a "
             "whole"
         )
-    alone = case.without(NoSyncStyle, PassOrder, Crossed, Disturbed, Failing)
-    plain = replace(alone, world_size=1, accumulation=1)
     for step in view.steps("reduced"):
-        parts = [view.batch(number) for number in view.micro_steps(step)]
-        if len({part.inputs_WBI.shape for part in parts}) > 1 or (
-            case.zero_grad == "never" and step
-        ):
-            continue
-        tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
-        truth = view.expected.truth(step).gradient
-        joined = oracle.joined(parts)
-        held = view.every_rank("forward", step)[0].by_name
-        by_name = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name
-        balls = [
-            by_name[slot.name] if slot.name in by_name else oracle.nothing(held[slot.name], 1)
-            for slot in view.layout(step).slots
-            if slot.dtype is not None
-        ]
-        centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
-        factor = case.world_size if view.declared.reduction == "sum" else 1
-        radius_P = (
-            factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
-        )
-        samples = joined.inputs_WBI.shape[1]
-        failure = _against(
-            view,
-            tally,
-            "GRAD-12",
-            f"{case.accumulation} micro-steps on {case.world_size} ranks do not equal one step on "
-            f"their {samples} samples",
-            step,
-            Ball(factor * centre_P, radius_P, truth.quantum),
-        )
+        failure = checks.not_one_large_batch(view, tally, step)
         if failure is not None:
             return failure
     if not tally.compared:
@@ -835,4 +510,4 @@ def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
     )
     if not met:
         raise NotAbout("every forward is followed by its backward, and backward recomputes nothing")
-    return _mean_with(view, tally, "GRAD-13", met)
+    return mean_with(view, tally, "GRAD-13", met)

@@ -9,7 +9,8 @@ from ddp_invariants.invariants.compare import outside, parted
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, Exclusion, lacks
-from ddp_invariants.invariants.grad import TWO_RANKS, mean_of_the_local_gradients
+from ddp_invariants.invariants.grad import mean_of_the_local_gradients
+from ddp_invariants.invariants.reduced import TWO_RANKS
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment

@@ -1,0 +1,279 @@
+"""Checks of one step's gradients that need more than a comparison with a mean.
+
+The judges of `grad.py` call them. A rank's twin is the unwrapped module with the same parameters,
+batch and random state.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ddp_invariants.cases.formats import FloatArray
+from ddp_invariants.cases.layers import Model
+from ddp_invariants.invariants.compare import number, outside, parted
+from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
+from ddp_invariants.invariants.diagnosis.causes import caused
+from ddp_invariants.invariants.recorded import flat_by_name
+from ddp_invariants.invariants.reduced import TWO_RANKS, against, present
+from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.view import EvidenceView
+from ddp_invariants.oracle import training as oracle
+from ddp_invariants.oracle.balls import Ball
+from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.timing import Disturbed
+
+
+def is_permuted(model: Model) -> bool:
+    """Return whether a trained parameter's memory order differs from its index order.
+
+    With one channel, both orders are equal.
+    """
+    return any(
+        layer.layout == "channels_last" and width > 4 and not layer.frozen
+        for width, layer in zip(model.widths(), model.layers, strict=False)
+    )
+
+
+def same_layout(view: EvidenceView, step: int, ball: Ball) -> Ball:
+    """Return the oracle's ball if it has the twins' layout.
+
+    The ball's parameters are those with a gradient; the twins' record has the same layout.
+
+    Raises:
+        Unjudged: The twins have gradients of other parameters.
+    """
+    if ball.centre.shape != (sum(view.layout(step).sizes),):
+        raise Unjudged(
+            "the unwrapped module has gradients of other parameters than the trainable ones"
+        )
+    return ball
+
+
+def unfit_gradient(view: EvidenceView, tally: Tally, step: int, rank: int) -> Failure | None:
+    """Return a failure if a rank's gradient does not fit its parameter; None if all fit."""
+    rows = {row.name: row for row in view.evidence.ranks[0].structure_before}
+    unused, trained = view.unused(step)[rank], view.trainable(step)
+    for slot in view.every_rank("reduced", step)[rank].layout.slots:
+        if slot.name not in rows or (slot.dtype is None and slot.name in unused):
+            continue
+        dtype, shape = rows[slot.name].dtype, rows[slot.name].shape
+        tally.compared += 1
+        where = (
+            f"rank {rank} of {view.case.world_size}, step {step}, parameter "
+            f"{slot.name!r} {tuple(shape)}"
+        )
+        if slot.name not in trained:
+            tally.met.add("frozen parameter")
+            if slot.dtype is not None:
+                fact = "a frozen parameter has a gradient"
+                return Failure("GRAD-4", fact, where, f"{slot.dtype} {slot.shape}")
+            continue
+        tally.met |= {"0-d parameter"} if not shape else set()
+        tally.met |= {"zero-element parameter"} if 0 in shape else set()
+        if slot.dtype is None:
+            return Failure("GRAD-4", "a parameter that was used has no gradient", where, "None")
+        if (slot.dtype, list(slot.shape)) != (dtype, list(shape)):
+            return Failure(
+                "GRAD-4",
+                "a gradient does not fit its parameter",
+                where,
+                f"{slot.dtype} {slot.shape}, expected {dtype} {tuple(shape)}",
+            )
+    return None
+
+
+def lost_nonfinite_value(
+    view: EvidenceView,
+    tally: Tally,
+    rank: int,
+    step: int,
+    local_WP: FloatArray,
+) -> Failure | None:
+    """Return a failure if a rank's gradient lacks a value that is not finite.
+
+    Args:
+        view: The evidence view of the case.
+        tally: Counts the comparisons.
+        rank: The rank.
+        step: The step in which one rank's gradient is not finite.
+        local_WP: The twins' gradients.
+    """
+    layout, tensors = view.layout(step), view.every_rank("reduced", step)[rank]
+    summed_P, held_P = local_WP.sum(0), flat_by_name(tensors, layout)
+    finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
+    # If the finite terms might overflow by themselves, the order of summation decides which
+    # infinity comes first.
+    poisoned = ~np.isfinite(summed_P) & (finite_P <= view.form(layout).largest)
+    if view.declared.gradients == "owner":
+        held_P = np.where(present(tensors, layout), held_P, summed_P)
+    same = np.where(np.isnan(summed_P), np.isnan(held_P), held_P == summed_P)
+    tally.compared += int(poisoned.sum())
+    wrong = poisoned & ~same
+    if not wrong.any():
+        return None
+    first = int(np.argmax(wrong))
+    slot, place = layout.locate(first)
+    failure = Failure(
+        "GRAD-7",
+        "a value that is not finite does not reach every rank",
+        f"rank {rank} of {view.case.world_size}, step {step}, parameter {slot.name!r} {slot.shape}",
+        f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
+        f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
+    )
+    return caused(failure, gradients.of_scrubbing(view, rank, summed_P, local_WP, held_P, wrong))
+
+
+def sent_under_no_sync(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
+    """Return a failure if a backward inside no_sync communicates; None if no backward does."""
+    for rank, evidence in enumerate(view.evidence.ranks):
+        spans = evidence.quiet[step] if step < len(evidence.quiet) else []
+        # Forwards may send: they refresh buffers, and a lazy wrapper starts in one.
+        sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
+        tally.compared += 1
+        if sent:
+            return Failure(
+                "GRAD-8",
+                "a backward inside no_sync communicates",
+                f"rank {rank} of {view.case.world_size}, step {step}",
+                f"{len(sent)} collectives, expected none; the first is {sent[0][0]} "
+                f"{sent[0][1]} x {sent[0][2]}",
+            )
+    return None
+
+
+def one_large_batch(view: EvidenceView, step: int) -> Ball:
+    """Return the oracle's gradient of a step on all its samples as one batch of one rank."""
+    case, truth = view.case, view.expected.truth(step).gradient
+    alone = case.without(NoSyncStyle, PassOrder, Crossed, Disturbed, Failing)
+    plain = replace(alone, world_size=1, accumulation=1)
+    joined = oracle.joined([view.batch(number) for number in view.micro_steps(step)])
+    held = view.every_rank("forward", step)[0].by_name
+    by_name = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name
+    balls = [
+        by_name[slot.name] if slot.name in by_name else oracle.nothing(held[slot.name], 1)
+        for slot in view.layout(step).slots
+        if slot.dtype is not None
+    ]
+    centre_P = np.concatenate([ball.centre[0].ravel() for ball in balls])
+    factor = view.expected.divisor
+    radius_P = factor * np.concatenate([ball.radius[0].ravel() for ball in balls]) + truth.radius
+    return Ball(factor * centre_P, radius_P, truth.quantum)
+
+
+def missing_gradient(
+    view: EvidenceView, tally: Tally, step: int, unused: tuple[frozenset[str], ...]
+) -> Failure | None:
+    """Return a failure if only some ranks have a gradient, or none although a rank uses it."""
+    reduced, world_size = view.every_rank("reduced", step), view.case.world_size
+    for slot in view.layout(step).slots:
+        name = slot.name
+        without = [rank for rank, tensors in enumerate(reduced) if name not in tensors.by_name]
+        users = [rank for rank, names in enumerate(unused) if name not in names]
+        tally.compared += world_size if len(users) < world_size else 0
+        if (
+            slot.dtype is None
+            or len(users) == world_size
+            or not without
+            or (not users and len(without) == world_size)
+        ):
+            continue
+        fact = (
+            "a parameter that some ranks use has no gradient on other ranks"
+            if users
+            else "a parameter that no rank uses has no gradient on some ranks and one on others"
+        )
+        failure = Failure(
+            "GRAD-9",
+            fact,
+            f"rank {without[0]} of {world_size}, step {step}, parameter {name!r} {slot.shape}",
+            f"None on rank{'s' if len(without) > 1 else ''} {', '.join(map(str, without))}; used "
+            f"on {'rank ' + ', '.join(map(str, users)) if users else 'no rank'}",
+        )
+        return caused(failure, missing.causes(view, step, name, without, users))
+    return None
+
+
+def first_rank_that_differs(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
+    """Return the failure of the first rank whose gradients differ bitwise from rank 0's."""
+    reduced = view.every_rank("reduced", step)
+    for rank, tensors in enumerate(reduced[1:], start=1):
+        tally.compared += sum(tensors.layout.sizes)
+        difference = parted(reduced[0], tensors, "rank 0 holds")
+        if difference is not None:
+            failure = Failure(
+                "GRAD-1",
+                "gradients differ between ranks after synchronisation",
+                f"rank {rank} of {len(reduced)}, step {step}, {difference.place}",
+                difference.words,
+            )
+            return gradients.of_gradient(view, failure, step, rank, difference.name)
+    return None
+
+
+def wrong_mean_of_the_active(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
+    """Return a failure if a rank with a batch does not hold the declared mean of a step."""
+    case = view.case
+    active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
+    expected, layout = view.expected.mean_of(active, step)
+    averaged = "the ranks with a batch" if view.declared.divisor == "active" else "all ranks"
+    for rank in active:
+        reduced = view.of_rank(rank, "reduced", step)
+        local = view.of_rank(rank, "local", step)
+        difference = outside(local, flat_by_name(reduced, layout), expected, tally)
+        if difference is not None:
+            failure = Failure(
+                "GRAD-11",
+                f"with {len(active)} of {case.world_size} ranks left the gradient is not the "
+                f"mean over {averaged}",
+                f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
+                difference.words,
+            )
+            return caused(failure, uneven.causes(view, step, rank, active, layout))
+    return None
+
+
+def different_parameters_at_the_end(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Return a failure if a rank ends with other parameters than the rank with most batches."""
+    case = view.case
+    last = next(rank for rank in range(case.world_size) if case.steps_of(rank) == case.steps)
+    left = view.of_rank(last, "updated", case.steps - 1)
+    for rank, tensors in enumerate(view.every_rank("joined")):
+        tally.compared += sum(tensors.layout.sizes)
+        difference = parted(left, tensors, f"rank {last} held after the last step")
+        if difference is not None:
+            return Failure(
+                "GRAD-11",
+                "the ranks end with different parameters",
+                f"rank {rank} of {case.world_size}, {difference.place}",
+                difference.words,
+            )
+    return None
+
+
+def not_one_large_batch(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
+    """Return a failure if a step's gradient is not that of all its samples in one batch.
+
+    A step with batches of different sizes is not judged.
+    """
+    case, parts = view.case, [view.batch(number) for number in view.micro_steps(step)]
+    if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
+        return None
+    tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
+    samples = sum(part.inputs_WBI.shape[0] * part.inputs_WBI.shape[1] for part in parts)
+    fact = (
+        f"{case.accumulation} micro-steps on {case.world_size} ranks do not equal one step on "
+        f"their {samples} samples"
+    )
+    return against(view, tally, "GRAD-12", fact, step, one_large_batch(view, step))
+
+
+def place_of_cap(view: EvidenceView, cap: int) -> str:
+    """Return the situation of a bucket cap: below, between or above the gradients' sizes."""
+    sizes = [slot.nbytes for slot in view.layout(0).slots if slot.nbytes]
+    if cap < min(sizes):
+        return "every parameter above the cap"
+    return "cap between" if cap < sum(sizes) else "cap above the model"
