@@ -25,8 +25,8 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
+from ddp_invariants.invariants.buckets import overlapping, reductions_per_step
 from ddp_invariants.invariants.buf import MOVED
-from ddp_invariants.invariants.comm import overlapping, reductions_per_step
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE

@@ -1,11 +1,9 @@
 """COMM: the collectives that the ranks issue, apart from the values they deliver."""
 
-from collections.abc import Iterable
-
-from ddp_invariants.cases.formats import ITEM_SIZE, PARTS
-from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.buckets import nbytes, reductions, wrongly_filled
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import UNBUCKETED, Exclusion, lacks
+from ddp_invariants.invariants.observed import require_observed
 from ddp_invariants.invariants.rule import (
     LI,
     OBSERVED_ONLY,
@@ -15,9 +13,10 @@ from ddp_invariants.invariants.rule import (
     Tally,
     Unjudged,
 )
+from ddp_invariants.invariants.sequences import by_group, differs_so_far, mismatch
+from ddp_invariants.invariants.timing import same_with_unchanged_timing
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.records.evidence import Layout, RankEvidence, TrainingEvidence
-from ddp_invariants.records.trace import Call, collectives, difference, label
+from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = (
@@ -36,43 +35,6 @@ WITHHELD = (
     "reduce_scatter_single",
 )
 """Collectives whose result can be withheld; `ranks.group` withholds them."""
-NOT_OBSERVED = (
-    "not observed: the recording process group received no collective from torch.distributed"
-)
-
-
-def _require_observed(ranks: Iterable[RankEvidence]) -> None:
-    """Raise unless the ranks' process groups observed a collective.
-
-    Raises:
-        NotAbout: The process groups are plain, and plain process groups record nothing.
-        Unjudged: No collective went through them.
-    """
-    sent = [rank.sent for rank in ranks]
-    if not any(sent):
-        raise NotAbout("the process groups are plain ones, which record nothing")
-    if not any(calls for groups in sent for calls in groups):
-        raise Unjudged(NOT_OBSERVED)
-
-
-def _groups(view: EvidenceView) -> dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]:
-    """Return the collectives of each process group by rank.
-
-    A process group is identified by its members and its number among the groups with the same
-    members.
-    """
-    outside, by_group = (
-        view.case.outside,
-        dict[tuple[tuple[int, ...], int], dict[int, list[Call]]](),
-    )
-    for rank, evidence in enumerate(view.evidence.ranks):
-        made: dict[tuple[int, ...], int] = {}
-        for number, calls in enumerate(evidence.sent):
-            everyone = range(outside, outside + view.case.world_size)
-            members = tuple(evidence.groups[number] if number < len(evidence.groups) else everyone)
-            made[members] = made.get(members, 0) + 1
-            by_group.setdefault((members, made[members]), {})[rank] = collectives(calls)
-    return by_group
 
 
 def _require_plain_steps(view: EvidenceView) -> None:
@@ -118,12 +80,12 @@ def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | No
     if world_size == 1:
         raise NotAbout("one rank")
     if incident is not None and incident.calls:
-        return _so_far(view, tally)
+        return differs_so_far(view, tally)
     if view.cut_short:
         raise Unjudged(view.cut_short)
-    _require_observed(view.evidence.ranks)
+    require_observed(view.evidence.ranks)
     tally.met.add("more than one rank")
-    for (members, _), calls in _groups(view).items():
+    for (members, _), calls in by_group(view).items():
         trained = [
             rank
             for rank in (member - view.case.outside for member in members)
@@ -131,92 +93,12 @@ def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | No
         ]
         tally.compared += sum(map(len, calls.values()))
         for rank in trained[1:]:
-            failure = _mismatch(
+            failure = mismatch(
                 calls.get(trained[0], []), calls.get(rank, []), trained[0], rank, world_size
             )
             if failure is not None:
                 return failure
     return None
-
-
-def _so_far(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare what each rank is known to have issued in a run that did not end.
-
-    A call that differs is a failure; a missing call is not, since the rank may not have reached it.
-    """
-    incident, outside, world_size = view.incident, view.case.outside, view.case.world_size
-    assert incident is not None
-    known: dict[str, dict[int, list[Call]]] = {}
-    for (members, occurrence), by_rank in _groups(view).items():
-        known.setdefault(label(members, occurrence - 1), {}).update(by_rank)
-    for number, issued in incident.calls.items():
-        for group, calls in issued.by_group().items() if number >= outside else ():
-            known.setdefault(group, {})[number - outside] = calls
-    for by_rank in known.values():
-        first, *rest = sorted(by_rank)
-        for rank in rest:
-            failure = _mismatch(
-                collectives(by_rank[first]),
-                collectives(by_rank[rank]),
-                first,
-                rank,
-                world_size,
-                so_far=True,
-            )
-            if failure is not None:
-                tally.compared += 1
-                return failure
-    raise Unjudged(view.cut_short)
-
-
-def _mismatch(
-    first_calls: list[Call],
-    calls: list[Call],
-    first: int,
-    rank: int,
-    world_size: int,
-    *,
-    so_far: bool = False,
-) -> Failure | None:
-    parting = difference(first_calls, calls, so_far=so_far)
-    if parting is None:
-        return None
-    places = [
-        call.at if call is not None else "nothing more" for call in (parting.first, parting.second)
-    ]
-    counts = "" if so_far else f"; {len(calls)} calls in all, rank {first} {len(first_calls)}"
-    notes = "\n".join(_side_by_side(first_calls, calls, parting.number, first, rank))
-    return Failure(
-        "COMM-1",
-        "ranks issue different collectives",
-        f"rank {rank} of {world_size}, call {parting.number}",
-        f"{places[1]}, rank {first} issues {places[0]}{counts}",
-        "",
-        notes,
-    )
-
-
-def _side_by_side(
-    first_calls: list[Call], calls: list[Call], number: int, first: int, rank: int
-) -> Iterable[str]:
-    """Yield two ranks' sequences around the first call that differs, side by side."""
-    yield f"   call   {f'rank {first}':<52} rank {rank}"
-    for index in range(max(0, number - 3), min(number + 2, max(len(first_calls), len(calls)))):
-        left, right = (
-            column[index].at if index < len(column) else "-" for column in (first_calls, calls)
-        )
-        yield f" {'>' if index == number - 1 else ' '} {index + 1:>4}   {left:<52} {right}"
-
-
-def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
-    """Return the error type and place that ended each rank's run.
-
-    The message is left out: it may hold addresses and ports.
-    """
-    return [
-        None if rank.raised is None else (rank.raised.type, rank.raised.phase, rank.raised.step)
-        for rank in evidence.ranks
-    ]
 
 
 TIMING = "COMM-2"
@@ -249,76 +131,10 @@ def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None
     # The run without the perturbation also lacks the injected failure.
     if view.case.injected_failure is not None:
         raise NotAbout("the case injects a failure")
-    failure = same_as_without(view, tally, "COMM-2")
+    failure = same_with_unchanged_timing(view, tally, "COMM-2")
     if failure is None:
         tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
     return failure
-
-
-def same_as_without(view: EvidenceView, tally: Tally, rule: str) -> Failure | None:
-    """Compare all evidence bitwise with that of the same case without its perturbation.
-
-    Raises:
-        NotAbout: The case was not run a second time.
-        Unjudged: One of the two runs was cut short, drew other random numbers, or sent nothing that
-            was observed.
-    """
-    plan, plain = view.case.perturbation, view.evidence.unperturbed
-    if plain is None:
-        raise NotAbout("the case was not run again with unchanged timing")
-    unperturbed = EvidenceView(plain, view.declared)
-    if view.incident is not None or plain.incident is not None:
-        raise Unjudged(view.cut_short or unperturbed.cut_short)
-    _require_observed(view.evidence.ranks)
-    _require_the_same_draws(view.evidence.ranks, plain.ranks)
-    for rank, (perturbed, before) in enumerate(zip(view.evidence.ranks, plain.ranks, strict=True)):
-        for (moment, step), tensors in before.tensors.items():
-            changed = perturbed.tensors.get((moment, step))
-            if changed is None:
-                continue
-            tally.compared += len(tensors.layout.slots)
-            difference = parted(tensors, changed, "with unchanged timing")
-            if difference is not None:
-                return Failure(
-                    rule,
-                    "the result depends on timing",
-                    f"rank {rank} of {len(plain.ranks)}, {moment} of step "
-                    f"{step}, {difference.place}",
-                    difference.words,
-                    f"it changes when {plan.words}",
-                )
-    if _raised(view.evidence) != _raised(plain):
-        return Failure(
-            rule,
-            "the implementation raises under one timing only",
-            f"world size {len(plain.ranks)}",
-            f"{view.cut_short or 'nothing raised'}; with unchanged timing: "
-            f"{unperturbed.cut_short or 'nothing raised'}",
-            f"it changes when {plan.words}",
-        )
-    if view.cut_short:
-        tally.compared = 0
-        raise Unjudged(view.cut_short)
-    return None
-
-
-def _require_the_same_draws(
-    perturbed_W: tuple[RankEvidence, ...], plain_W: tuple[RankEvidence, ...]
-) -> None:
-    """Raise unless both runs drew the same random numbers; other draws would explain a difference.
-
-    Raises:
-        Unjudged: The runs drew other numbers. An exception was caught in one run alone, or threads
-            draw from the same generator.
-    """
-    for perturbed, plain in zip(perturbed_W, plain_W, strict=True):
-        for at, tensors in plain.tensors.items():
-            if (
-                at[0] == "drawn"
-                and at in perturbed.tensors
-                and perturbed.tensors[at].bits != tensors.bits
-            ):
-                raise Unjudged("the two runs drew different random numbers")
 
 
 IN_FLIGHT = "COMM-3"
@@ -353,7 +169,7 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
         calls = sum(call.kind in WITHHELD for call in evidence.calls)
         if not calls:
             if not view.cut_short:
-                _require_observed([evidence])
+                require_observed([evidence])
             raise Unjudged(
                 view.cut_short or "no collective was observed whose result could be withheld"
             )
@@ -377,100 +193,6 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
                 else "a buffer is used before its wait",
             )
     return None
-
-
-_REDUCTIONS = (
-    "allreduce",
-    "allreduce_coalesced",
-    "reduce",
-    "reduce_scatter",
-    "_reduce_scatter_base",
-    "reduce_scatter_single",
-)
-
-
-_PADDING = 32
-"""A bucket may be padded to a multiple of this many elements, or of the world size if larger.
-
-The number of reductions shows that buckets are filled correctly. This size check only finds an
-excess that no padding explains.
-"""
-
-
-def reductions(evidence: RankEvidence, step: int) -> list[Call]:
-    """Return the reductions of a step's gradients, in the order they were started.
-
-    Reductions of integers are left out: they carry no gradients.
-    """
-    began, ended, _ = evidence.backwards[step]
-    return [
-        call
-        for call in evidence.calls
-        if call.kind in _REDUCTIONS
-        and began <= call.launched <= ended
-        and not call.dtype.startswith(("int", "uint", "bool"))
-    ]
-
-
-def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
-    """Return the number of reductions that the first rank started in each step's backward."""
-    return [
-        len(reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))
-    ]
-
-
-def overlapping(evidence: TrainingEvidence) -> bool:
-    """Return whether reductions started before the last gradient was computed.
-
-    This must hold on every rank in each step with several reductions, and there must be such a
-    step. The first step is left out, since the implementation may not have planned its buckets yet.
-    The result is False if a separate thread communicates: the scheduler decides when that thread
-    runs.
-    """
-    steps = [
-        (rank, step, arrived)
-        for rank in evidence.ranks
-        for step, (_, _, arrived) in enumerate(rank.backwards)
-        if step and len(reductions(rank, step)) > 1
-    ]
-    if any(call.aside for rank in evidence.ranks for call in rank.calls):
-        return False
-    return bool(steps) and all(
-        bool(arrived) and reductions(rank, step)[0].launched < arrived[-1][1]
-        for rank, step, arrived in steps
-    )
-
-
-def filled(sizes: Iterable[int], cap: int, *, reach: bool = False) -> int:
-    """Return the number of buckets of a greedy filling with tensors in their order.
-
-    Args:
-        sizes: Bytes of each tensor.
-        cap: Largest number of bytes of a bucket, unless it holds one tensor.
-        reach: Close a bucket only when it has reached the cap, instead of before it would exceed
-            the cap.
-    """
-    buckets, used, opened = 0, 0, False
-    for size in sizes:
-        if not opened or (not reach and used + size > cap):
-            buckets, used, opened = buckets + 1, 0, True
-        used += size
-        opened = not (reach and used >= cap)
-    return buckets
-
-
-def orders(layout: Layout, evidence: RankEvidence, step: int) -> list[list[str]]:
-    """Return the orders in which buckets may have been filled.
-
-    These are the registration order, its reverse, and the orders in which gradients became ready in
-    this step, the step before and the first step.
-    """
-    names = [slot.name for slot in layout.slots if slot.dtype is not None]
-    came = [
-        [name for name, _ in evidence.backwards[number].computed]
-        for number in {0, max(step - 1, 0), step}
-    ]
-    return [names, names[::-1], *(order for order in came if sorted(order) == sorted(names))]
 
 
 @training.rule(
@@ -507,81 +229,14 @@ def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure |
     _require_plain_steps(view)
     view.every_rank("reduced", 0)
     for rank, evidence in enumerate(view.evidence.ranks):
-        _require_observed([evidence])
+        require_observed([evidence])
         for step in range(len(evidence.backwards)):
-            failure = _wrongly_filled(view, tally, rank, step, cap)
+            failure = wrongly_filled(view, tally, rank, step, cap)
             if failure is not None:
                 return failure
     if not tally.compared:
         raise NotAbout("gradients have several dtypes, or are sent in another dtype")
     return None
-
-
-def _wrongly_filled(
-    view: EvidenceView, tally: Tally, rank: int, step: int, cap: int
-) -> Failure | None:
-    evidence, layout, reach = (
-        view.evidence.ranks[rank],
-        view.layout(step),
-        view.declared.buckets == "reach",
-    )
-    sent = reductions(evidence, step)
-    # Complex gradients travel as they are or as their parts: torch.distributed converts them.
-    if len(layout.dtypes) > 1 or {_of_parts(call.dtype) for call in sent} != set(
-        map(_of_parts, layout.dtypes)
-    ):
-        return None
-    item = ITEM_SIZE[next(iter(layout.dtypes))]
-    if evidence.driven.get("bucket capacity") == "elements":
-        # The driver passed a number of elements: as many as float32 has in `cap` bytes.
-        cap = cap * item // ITEM_SIZE["float32"]
-    sizes = {slot.name: slot.elements * item for slot in layout.slots if slot.dtype is not None}
-    largest = max(sizes.values())
-    # An implementation may leave out a tensor without elements.
-    counts = [
-        filled(
-            [sizes[name] for name in order if name in sizes and (sizes[name] or empty)],
-            cap,
-            reach=reach,
-        )
-        for order in orders(layout, evidence, step)
-        for empty in (True, False)
-    ]
-    # The first step may run before the implementation has planned its buckets.
-    least, most = 1 if step == 0 else min(counts), max(counts)
-    tally.compared += 1
-    tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
-    where = f"rank {rank} of {view.case.world_size}, step {step}"
-    if not least <= len(sent) <= most:
-        expected = str(least) if least == most else f"{least} to {most}"
-        return Failure(
-            "COMM-4",
-            "buckets are not filled to their capacity",
-            where,
-            f"{len(sent)} reductions, expected {expected}: gradients of "
-            f"{', '.join(map(str, sizes.values()))} bytes under a capacity of {cap}",
-        )
-    # If a bucket is filled until it reaches the capacity, its last tensor may exceed the capacity.
-    allowed = max(cap + (largest if reach else 0), largest)
-    spare = len(sizes) + max(view.case.world_size, _PADDING) - 1
-    over = next((call for call in sent if step and _nbytes(call) - spare * item > allowed), None)
-    return over and Failure(
-        "COMM-4",
-        "a bucket exceeds its capacity",
-        where,
-        f"{over.at}: {_nbytes(over)} bytes under a "
-        f"capacity of {cap}, the largest gradient having {largest}",
-    )
-
-
-def _nbytes(call: Call) -> int:
-    """Return the bytes of the recorded tensor; 0 if there is none."""
-    return call.elements * ITEM_SIZE.get(call.dtype, 0)
-
-
-def _of_parts(dtype: str) -> str:
-    """Return a real dtype as it is, and for a complex dtype that of its parts."""
-    return PARTS.get(dtype, dtype)
 
 
 @training.rule(
@@ -619,7 +274,7 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
     _require_plain_steps(view)
     view.every_rank("reduced", 0)
     for rank, evidence in enumerate(view.evidence.ranks):
-        _require_observed([evidence])
+        require_observed([evidence])
         for step, (began, _, arrived) in enumerate(evidence.backwards):
             sent = reductions(evidence, step)
             if not step or len(sent) < 2 or not arrived or len(view.layout(step).dtypes) > 1:
@@ -653,7 +308,7 @@ def _bytes_sent(call: Call, world_size: int) -> float:
     all-gather into one tensor this is the whole result, and for a reduce-scatter it is the piece.
     If tensors lie in a list, it is the rank's own piece.
     """
-    kind, size, rest = call.kind, float(_nbytes(call)), world_size - 1
+    kind, size, rest = call.kind, float(nbytes(call)), world_size - 1
     if kind.startswith("allreduce"):
         return 2 * rest / world_size * size
     if kind in ("_allgather_base", "all_gather_single", "broadcast", "reduce"):

@@ -1,9 +1,9 @@
 """GPU: work on a device is queued on streams; without a wait, a result may or may not be ready."""
 
-from ddp_invariants.invariants.comm import same_as_without
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import Exclusion
 from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.timing import same_with_unchanged_timing
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
@@ -46,7 +46,7 @@ def same_however_slow_a_stream(view: EvidenceView, tally: Tally) -> Failure | No
         if view.cut_short:
             raise Unjudged(view.cut_short)
         raise NotAbout("the tensors are on the CPU, where nothing is queued")
-    failure = same_as_without(view, tally, "GPU-1")
+    failure = same_with_unchanged_timing(view, tally, "GPU-1")
     if failure is None:
         tally.met.add(SLOWED[plan.kind])
     return failure

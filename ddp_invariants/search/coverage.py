@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.formats import ITEM_SIZE
-from ddp_invariants.invariants.comm import filled
+from ddp_invariants.invariants.buckets import filled
 from ddp_invariants.situations import SITUATIONS
 
 EXACT = 32

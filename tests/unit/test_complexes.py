@@ -17,7 +17,8 @@ from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.compare import outside, parted
-from ddp_invariants.invariants.diagnosis.reductions import ReducedGradient, predictions
+from ddp_invariants.invariants.diagnosis.reduced_gradient import ReducedGradient
+from ddp_invariants.invariants.diagnosis.reductions import predictions
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import balls, complexes, training

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ddp_invariants.cases.formats import PARTS
-from ddp_invariants.invariants.comm import orders, reductions
+from ddp_invariants.invariants.buckets import orders, reductions
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Layout, RankEvidence
 from ddp_invariants.records.trace import Call

@@ -13,7 +13,8 @@ from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.invariants.diagnosis import affected, events
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.diagnosis.predictions import CUT_OFF, FLOAT16_MAX, Prediction
-from ddp_invariants.invariants.diagnosis.reductions import ReducedGradient, predictions
+from ddp_invariants.invariants.diagnosis.reduced_gradient import ReducedGradient
+from ddp_invariants.invariants.diagnosis.reductions import predictions
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Slot, Tensors
 from ddp_invariants.records.verdict import Cause, Failure

@@ -5,7 +5,7 @@ forward. They use one of three gradients: the one the ranks held, their own, or 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.invariants.diagnosis import gradients
 from ddp_invariants.invariants.diagnosis.causes import caused, words
+from ddp_invariants.invariants.diagnosis.optimizers import Past
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Moment, Tensors
 from ddp_invariants.records.verdict import Cause, Failure
@@ -162,81 +163,6 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
     ]
 
 
-@dataclass(frozen=True)
-class _Past:
-    """The history of a rank's parameter up to a step.
-
-    Attributes:
-        plans_T: The optimizer as it is at each step.
-        starts_T: The parameter when each step's forward started.
-        gradients_T: Its gradient at each step.
-    """
-
-    plans_T: list[Optimizer]
-    starts_T: list[FloatArray]
-    gradients_T: list[FloatArray]
-
-    def updated(self, *, last: int = 1, forgets: bool = False) -> tuple[FloatArray, FloatArray]:
-        """Return the parameter after the last step, and the magnitude of all terms added up for it.
-
-        Args:
-            last: Number of times the last update is made.
-            forgets: True if the optimizer's state is lost before the last step.
-        """
-        state, steps = _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
-        p = most = self.starts_T[0]
-        for number, (plan, start, g) in enumerate(
-            zip(self.plans_T, self.starts_T, self.gradients_T, strict=True)
-        ):
-            final = number == len(self.starts_T) - 1
-            if final and forgets:
-                state, steps = _State(np.zeros_like(start), np.zeros_like(start)), 0
-            p, most = start, np.abs(start)
-            for _ in range(last if final else 1):
-                steps += 1
-                before = p
-                p, state = (_sgd if plan.kind == "sgd" else _adam)(plan, p, g, state, steps)
-                most = (
-                    most
-                    + np.abs(p - before)
-                    + plan.lr * (np.abs(g) + np.abs(state.first) if plan.kind == "sgd" else 1.0)
-                )
-        return p, most
-
-
-@dataclass(frozen=True)
-class _State:
-    """An optimizer's state of one parameter: momentum, or Adam's moments."""
-
-    first: FloatArray
-    second: FloatArray
-
-
-def _sgd(
-    plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
-) -> tuple[FloatArray, _State]:
-    del steps
-    g = g + plan.weight_decay * p
-    first = plan.momentum * state.first + g
-    return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), _State(
-        first, state.second
-    )
-
-
-def _adam(
-    plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
-) -> tuple[FloatArray, _State]:
-    """Return the parameter and state after a step, with torch's defaults.
-
-    The formulas are those of `oracle.Optimization`.
-    """
-    g = g + plan.weight_decay * p if plan.kind == "adam" else g
-    first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g
-    denominator = np.sqrt(second / (1 - 0.999**steps)) + 1e-8
-    kept = p * (1 - plan.lr * plan.weight_decay) if plan.kind == "adamw" else p
-    return kept - plan.lr / (1 - 0.9**steps) * first / denominator, _State(first, second)
-
-
 def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Cause]:
     numbers = [
         number for number in range(step + 1) if number == step or not view.is_skipped(number)
@@ -275,7 +201,7 @@ def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Caus
         slot for slot in view.every_rank("updated", step)[rank].layout.slots if slot.name == name
     )
     roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
-    past = _Past([view.case.at(number).optimizer for number in numbers], starts_T, held_T)
+    past = Past([view.case.at(number).optimizer for number in numbers], starts_T, held_T)
     right, right_most = replace(past, gradients_T=right_T).updated()
 
     def equals(predicted: tuple[FloatArray, FloatArray]) -> bool:
@@ -304,7 +230,7 @@ def _part(view: EvidenceView, step: int, name: str, flat_P: FloatArray) -> Float
 
 
 def _scaled(
-    past: _Past, scales_T: list[float]
+    past: Past, scales_T: list[float]
 ) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
     scaled = list(zip(past.gradients_T, scales_T, strict=True))
     yield (
@@ -330,7 +256,7 @@ def _scaled(
 
 
 def _guesses(
-    past: _Past, own_T: list[FloatArray], rank: int, world_size: int
+    past: Past, own_T: list[FloatArray], rank: int, world_size: int
 ) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
     plan, g_T = past.plans_T[-1], past.gradients_T
 

@@ -1,0 +1,89 @@
+"""The comparison of a case's evidence with that of the same case with unchanged timing."""
+
+from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.observed import require_observed
+from ddp_invariants.invariants.rule import (
+    NotAbout,
+    Tally,
+    Unjudged,
+)
+from ddp_invariants.invariants.view import EvidenceView
+from ddp_invariants.records.evidence import RankEvidence, TrainingEvidence
+from ddp_invariants.records.verdict import Failure
+
+
+def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
+    """Return the error type and place that ended each rank's run.
+
+    The message is left out: it may hold addresses and ports.
+    """
+    return [
+        None if rank.raised is None else (rank.raised.type, rank.raised.phase, rank.raised.step)
+        for rank in evidence.ranks
+    ]
+
+
+def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> Failure | None:
+    """Compare all evidence bitwise with that of the same case without its perturbation.
+
+    Raises:
+        NotAbout: The case was not run a second time.
+        Unjudged: One of the two runs was cut short, drew other random numbers, or sent nothing that
+            was observed.
+    """
+    plan, plain = view.case.perturbation, view.evidence.unperturbed
+    if plain is None:
+        raise NotAbout("the case was not run again with unchanged timing")
+    unperturbed = EvidenceView(plain, view.declared)
+    if view.incident is not None or plain.incident is not None:
+        raise Unjudged(view.cut_short or unperturbed.cut_short)
+    require_observed(view.evidence.ranks)
+    _require_the_same_draws(view.evidence.ranks, plain.ranks)
+    for rank, (perturbed, before) in enumerate(zip(view.evidence.ranks, plain.ranks, strict=True)):
+        for (moment, step), tensors in before.tensors.items():
+            changed = perturbed.tensors.get((moment, step))
+            if changed is None:
+                continue
+            tally.compared += len(tensors.layout.slots)
+            difference = parted(tensors, changed, "with unchanged timing")
+            if difference is not None:
+                return Failure(
+                    rule,
+                    "the result depends on timing",
+                    f"rank {rank} of {len(plain.ranks)}, {moment} of step "
+                    f"{step}, {difference.place}",
+                    difference.words,
+                    f"it changes when {plan.words}",
+                )
+    if _raised(view.evidence) != _raised(plain):
+        return Failure(
+            rule,
+            "the implementation raises under one timing only",
+            f"world size {len(plain.ranks)}",
+            f"{view.cut_short or 'nothing raised'}; with unchanged timing: "
+            f"{unperturbed.cut_short or 'nothing raised'}",
+            f"it changes when {plan.words}",
+        )
+    if view.cut_short:
+        tally.compared = 0
+        raise Unjudged(view.cut_short)
+    return None
+
+
+def _require_the_same_draws(
+    perturbed_W: tuple[RankEvidence, ...], plain_W: tuple[RankEvidence, ...]
+) -> None:
+    """Raise unless both runs drew the same random numbers; other draws would explain a difference.
+
+    Raises:
+        Unjudged: The runs drew other numbers. An exception was caught in one run alone, or threads
+            draw from the same generator.
+    """
+    for perturbed, plain in zip(perturbed_W, plain_W, strict=True):
+        for at, tensors in plain.tensors.items():
+            if (
+                at[0] == "drawn"
+                and at in perturbed.tensors
+                and perturbed.tensors[at].bits != tensors.bits
+            ):
+                raise Unjudged("the two runs drew different random numbers")
