@@ -9,7 +9,7 @@ if evidence is missing: a rule that compared nothing proves nothing.
 from ddp_invariants.invariants import ALL_RULES as ALL
 from ddp_invariants.invariants import judge, own
 from ddp_invariants.invariants.rule import NotAbout, Rule, Tally, Unjudged
-from ddp_invariants.invariants.shard import ShardView
+from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.verdict import Failure
 

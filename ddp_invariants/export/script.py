@@ -33,7 +33,7 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.rule import Script, invariant_of
-from ddp_invariants.invariants.shard import CHANCE_FREE, ShardView
+from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.violation import StoredViolation

@@ -1,0 +1,142 @@
+"""Checks of the order in which a sampler yields indices, and causes of a wrong order."""
+
+from ddp_invariants.invariants.diagnosis.causes import caused
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief
+from ddp_invariants.records.evidence import FOREIGN, OWN
+from ddp_invariants.records.verdict import Cause, Failure
+
+
+def differs_in_another_process(view: ShardView) -> Failure | None:
+    """Return a failure if a second process gets other indices from the same arguments."""
+    second_shards = view.evidence.answers[1]["shards"]
+    for (epoch, first), second in zip(view.epochs, second_shards, strict=True):
+        for rank, (shard, second_shard) in enumerate(zip(first, second, strict=True)):
+            if shard != second_shard:
+                return Failure(
+                    "SHARD-4",
+                    "another process gets other indices from the same arguments",
+                    f"rank {rank}, {view.where(epoch)}",
+                    f"{second_shard[:8]}, the first process {shard[:8]}",
+                    "the order depends on the hash seed or on a global random generator",
+                )
+    return None
+
+
+def differs_in_one_process(view: ShardView, tally: Tally) -> Failure | None:
+    """Return a failure if one process gets two orders from one epoch, or one from two seeds."""
+    last = view.case.epochs[-1]
+    for rank, (again, before) in enumerate(
+        zip(view.answer["again"], view.answer["shards"][-1], strict=True)
+    ):
+        tally.compared += len(before)
+        if again != before:
+            failure = Failure(
+                "SHARD-4",
+                "iterating again in the same epoch gives other indices",
+                f"rank {rank}, {view.where(last)}",
+                f"{again[:8]}, before {before[:8]}",
+            )
+            return caused(failure, of_generators(view))
+    if view.answer["touched"]:
+        failure = Failure(
+            "SHARD-4",
+            "iterating advances a global random generator",
+            view.where(last),
+            ", ".join(view.answer["touched"]),
+        )
+        return caused(failure, of_generators(view))
+    for rank, (afresh, before) in enumerate(
+        zip(view.answer["afresh"], view.answer["shards"][-1], strict=True)
+    ):
+        if afresh != before:
+            return Failure(
+                "SHARD-4",
+                "a new sampler gives other indices in the same epoch",
+                f"rank {rank}, {view.where(last)}",
+                f"{afresh[:8]}, the sampler that yielded epochs {list(view.case.epochs)} gave "
+                f"{before[:8]}",
+                ""
+                if len(view.case.epochs) == 1
+                else "an epoch's order depends on the epochs before it",
+            )
+    reseeded = view.answer["reseeded"]
+    if (
+        view.case.data.shuffle
+        and view.case.data.samples >= CHANCE_FREE
+        and reseeded == view.answer["shards"][-1]
+    ):
+        return Failure(
+            "SHARD-4",
+            "another seed gives the same order",
+            view.where(last),
+            f"{brief(reseeded)} with seeds {view.case.data.seed} and {view.case.data.seed + 1}",
+            "the seed is ignored",
+        )
+    return None
+
+
+def of_generators(view: ShardView) -> list[Cause]:
+    """Return the possible uses of the global generators that moved: drawn from, or seeded.
+
+    A sampler that draws from a global generator gives another order each time.
+    """
+    touched, answer = " and ".join(view.answer["touched"]), view.answer
+    if not touched:
+        return []
+    fixed = (
+        answer["again"]
+        == answer["afresh"]
+        == answer["shards"][-1]
+        == view.evidence.answers[1]["shards"][-1]
+    )
+    drawn = Cause(
+        "draws", f"it draws from the global generator of {touched} instead of its own generator"
+    )
+    seeded = Cause(
+        "seeds",
+        f"it seeds the global generator of {touched}, which other code shares, instead of its own "
+        "generator",
+    )
+    if not fixed:
+        return [drawn]
+    return [seeded] if view.case.data.samples >= CHANCE_FREE else [drawn, seeded]
+
+
+def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
+    """Return the possible reasons why two epochs have one order."""
+    if view.answer["again"] != view.answer["shards"][-1]:
+        return []
+    if view.answer["afresh"] != view.answer["shards"][-1]:
+        kept = all(epoch_shards == shards for _, epoch_shards in view.epochs)
+        return [Cause("first order kept", "the first epoch's order is kept")] * kept
+    if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
+        return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
+    return [Cause("epoch ignored", "the epoch is ignored")]
+
+
+def not_sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
+    """Return a failure if a rank holds samples that are not the first rank's data.
+
+    All ranks have data of their own, of the same length.
+    """
+    for epoch, shards in view.held:
+        tally.met |= {"more than one rank"} if len(shards) > 1 else set()
+        tally.met |= {"shuffle"} if view.case.data.shuffle else set()
+        for rank, shard in enumerate(shards):
+            tally.compared += len(shard)
+            wrong = {
+                OWN: "a rank holds its own data, not the data that the first rank sent",
+                FOREIGN: (
+                    "a rank holds data of no rank: an index, or data that were changed on the way"
+                ),
+            }
+            for index, fact in wrong.items():
+                if index in shard:
+                    return Failure(
+                        "SHARD-8",
+                        fact,
+                        f"rank {rank}, {view.where(epoch)}",
+                        f"{shard.count(index)} of its {len(shard)} samples",
+                    )
+    return None

@@ -1,0 +1,95 @@
+"""The sampler view: the recorded answers of a sampler, as the rules about samplers read them.
+
+Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N / W) with drop_last.
+"""
+
+from functools import cached_property
+from math import ceil
+from typing import Any
+
+from ddp_invariants.implementation.declarations import SamplerDeclarations
+from ddp_invariants.invariants.diagnosis import shards as shards_of
+from ddp_invariants.invariants.rule import NotAbout, Unjudged
+from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
+
+CHANCE_FREE = 13
+"""Smallest dataset length at which two random permutations are equal with a chance below 1e-9.
+
+The chance is 1 / 13! = 1.6e-10.
+"""
+
+
+UNDECLARED = SamplerDeclarations()
+
+
+class ShardView:
+    """The recorded answers of a sampler, as the rules read them."""
+
+    def __init__(self, evidence: ShardEvidence, declared: SamplerDeclarations = UNDECLARED) -> None:
+        self.evidence, self.case, self.declared = evidence, evidence.case, declared
+
+    @cached_property
+    def answer(self) -> dict[str, Any]:
+        """The first process's answer.
+
+        Raises:
+            Unjudged: The sampler raised or the process ended.
+        """
+        if self.evidence.incident is not None:
+            raise Unjudged(f"the process {self.evidence.incident.kind}")
+        raised = self.evidence.answers[0].get("raised")
+        if raised is not None and self.case.data.samples == 0 and raised["phase"] == "construction":
+            raise NotAbout("the sampler refuses an empty dataset, which is allowed")
+        if raised is not None:
+            raise Unjudged(
+                f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}"
+            )
+        return self.evidence.answers[0]
+
+    @property
+    def epochs(self) -> list[tuple[int, list[list[int]]]]:
+        """Each epoch with every rank's indices.
+
+        Raises:
+            Unjudged: A rank holds data that are no sample of the first rank's data.
+        """
+        held = self.held
+        if self.declared.layout == "scatter" and any(
+            index in (OWN, FOREIGN) for _, ranks in held for shard in ranks for index in shard
+        ):
+            raise Unjudged("a rank holds data that the first rank did not send (SHARD-8)")
+        return held
+
+    @property
+    def held(self) -> list[tuple[int, list[list[int]]]]:
+        """Each epoch with everything that every rank holds.
+
+        These are indices, and `OWN` and `FOREIGN` if data are scattered.
+        """
+        return list(zip(self.case.epochs, self.answer["shards"], strict=True))
+
+    @property
+    def total(self) -> int:
+        """The number of indices of all ranks together, under the declared padding."""
+        n, unit = self.case.data.samples, self.case.world_size
+        if self.declared.padding == "none" and not self.case.data.drop_last:
+            return n
+        if self.declared.padding == "batch":
+            unit *= self.case.data.batch_size
+        return unit * (n // unit) if self.case.data.drop_last else unit * ceil(n / unit)
+
+    @property
+    def yielded(self) -> shards_of.YieldedShards:
+        """The shards, as the diagnosis of causes needs them."""
+        return shards_of.YieldedShards(self.case, self.epochs, self.total)
+
+    def where(self, epoch: int) -> str:
+        """Return an epoch and the sizes of the case in words."""
+        data = self.case.data
+        return f"{data.samples} samples over {self.case.world_size} ranks, epoch {epoch}"
+
+
+def brief(shards: list[list[int]]) -> str:
+    """Return shards as text of at most 201 characters."""
+    text = str(shards)
+    return text if len(text) < 200 else text[:200] + "…"
