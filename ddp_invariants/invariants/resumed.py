@@ -16,37 +16,40 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
 
     Each remaining index comes once, but for padding, and no other index comes.
     """
-    seen, data, w = view.answer["elsewhere"], view.case.data, view.case.resumed_by
+    answer, data, w = view.answer["elsewhere"], view.case.data, view.case.resumed_by
     if data.drop_last or view.declared.padding != "wrap":
         return None  # Samplers may choose which of the remaining indices are dropped or repeated.
     where = (
-        f"{view.where(view.case.epochs[-1])}, saved after {len(seen['taken'][0])} indices of "
+        f"{view.where(view.case.epochs[-1])}, saved after {len(answer['taken'][0])} indices of "
         f"each, loaded by {w} rank{'s' if w != 1 else ''}"
     )
-    taken, rest = set(chain.from_iterable(seen["taken"])), list(chain.from_iterable(seen["rest"]))
+    taken, rest = (
+        set(chain.from_iterable(answer["taken"])),
+        list(chain.from_iterable(answer["rest"])),
+    )
     left = set(range(data.samples)) - taken
     tally.compared += len(left)
     tally.met |= {"another world size"} if w != view.case.world_size and left else set()
-    lost, most = left - set(rest), len(seen["rest"]) * ceil(len(left) / len(seen["rest"]))
-    if lost or len(rest) > most or len({len(part) for part in seen["rest"]}) > 1:
+    lost, most = left - set(rest), len(answer["rest"]) * ceil(len(left) / len(answer["rest"]))
+    if lost or len(rest) > most or len({len(part) for part in answer["rest"]}) > 1:
         again = len([index for index in rest if index in taken])
         failure = Failure(
             "SHARD-9",
             "another number of ranks does not continue with the rest of the epoch",
             where,
-            f"{brief(seen['rest'])}; {len(lost)} of the {len(left)} remaining indices are lost, "
+            f"{brief(answer['rest'])}; {len(lost)} of the {len(left)} remaining indices are lost, "
             f"{again} consumed ones come again, {len(rest)} indices in all, expected at most "
             f"{most}",
         )
         return caused(
-            failure, resumption.of_another_world(seen, view.case, view.answer["shards"][-1])
+            failure, resumption.of_another_world(answer, view.case, view.answer["shards"][-1])
         )
-    if seen["following"] != seen["fresh"]:
+    if answer["following"] != answer["fresh"]:
         return Failure(
             "SHARD-9",
             "the epoch after one that another number of ranks resumed is wrong",
             where,
-            f"{brief(seen['following'])}, without a resumption {brief(seen['fresh'])}",
+            f"{brief(answer['following'])}, without a resumption {brief(answer['fresh'])}",
         )
     return None
 
@@ -62,55 +65,74 @@ def situations(view: ShardView) -> set[str]:
     return {situation for situation, there in met.items() if there}
 
 
-def wrong_resumption(view: ShardView, seen: resumption.Resumed) -> Failure | None:
+def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | None:
     """Return the first failure of one rank's resumption; later checks depend on earlier ones."""
     where = (
-        f"rank {seen.rank}, {view.where(view.case.epochs[-1])}, saved after "
-        f"{len(seen.taken)} of {len(seen.whole)} indices"
+        f"rank {resumed.rank}, {view.where(view.case.epochs[-1])}, saved after "
+        f"{len(resumed.taken)} of {len(resumed.whole)} indices"
     )
-    if seen.taken + seen.rest != seen.whole:
+    if resumed.taken + resumed.rest != resumed.whole:
         return Failure(
             "SHARD-9",
             "saving the state changes the indices of the same epoch",
             where,
-            f"{brief([seen.taken, seen.rest])} before and after the save, without a save "
-            f"{brief([seen.whole])}",
+            f"{brief([resumed.taken, resumed.rest])} before and after the save, without a save "
+            f"{brief([resumed.whole])}",
         )
-    if seen.loaded != seen.rest:
+    if resumed.loaded != resumed.rest:
         failure = Failure(
             "SHARD-9",
             "a loaded state does not continue with the rest of the epoch",
             where,
-            f"{brief([seen.loaded])}, expected {brief([seen.rest])}{_off(seen.loaded, seen)}",
+            f"{brief([resumed.loaded])}, expected {brief([resumed.rest])}{_off(resumed.loaded, resumed)}",
         )
-        return caused(failure, resumption.of_the_rest(seen, view.answer["shards"][-1], view.case))
-    left = seen.rest[len(seen.taken_again) :]
-    if left and seen.twice != left:
+        return caused(
+            failure, resumption.of_the_rest(resumed, view.answer["shards"][-1], view.case)
+        )
+    left = resumed.rest[len(resumed.taken_again) :]
+    if left and resumed.twice != left:
         failure = Failure(
             "SHARD-9",
             "a state saved after a resumption does not continue with the rest of the epoch",
-            f"{where}, saved again after {len(seen.taken_again)}",
-            f"{brief([seen.twice])}, expected {brief([left])}",
+            f"{where}, saved again after {len(resumed.taken_again)}",
+            f"{brief([resumed.twice])}, expected {brief([left])}",
         )
-        return caused(failure, resumption.of_the_second(seen))
-    if seen.following[1] != seen.following[0]:
+        return caused(failure, resumption.of_the_second(resumed))
+    if resumed.following[1] != resumed.following[0]:
         failure = Failure(
             "SHARD-9",
             "the epoch after a resumed one is not that of an uninterrupted run",
             where,
-            f"{brief([seen.following[1]])}, uninterrupted {brief([seen.following[0]])}",
+            f"{brief([resumed.following[1]])}, uninterrupted {brief([resumed.following[0]])}",
         )
-        return caused(failure, resumption.of_the_next_epoch(seen, view.case))
+        return caused(failure, resumption.of_the_next_epoch(resumed, view.case))
     return None
 
 
-def _off(loaded: list[int], seen: resumption.Resumed) -> str:
+def _off(loaded: list[int], resumed: resumption.Resumed) -> str:
     """Return how many yielded indices came before the save, and how many are lost, in words."""
     before, after = (
-        (Counter(loaded) & Counter(seen.taken)).total(),
-        (Counter(seen.rest) - Counter(loaded)).total(),
+        (Counter(loaded) & Counter(resumed.taken)).total(),
+        (Counter(resumed.rest) - Counter(loaded)).total(),
     )
     return (
-        f"; {before} of the {len(seen.taken)} consumed indices come again, {after} of the "
-        f"{len(seen.rest)} remaining ones are lost"
+        f"; {before} of the {len(resumed.taken)} consumed indices come again, {after} of the "
+        f"{len(resumed.rest)} remaining ones are lost"
+    )
+
+
+def raised_while_resuming(view: ShardView) -> Failure | None:
+    """Return a failure if the sampler raised while a state was saved or loaded."""
+    raised = view.evidence.answers[0].get("raised") if view.evidence.answers else None
+    if view.case.saved_after is None or raised is None:
+        return None
+    return (
+        Failure(
+            "SHARD-9",
+            "saving or loading a state raises",
+            view.where(view.case.epochs[-1]),
+            f"{raised['type']}: {raised['message']}",
+        )
+        if raised["phase"].startswith("resuming")
+        else None
     )

@@ -19,7 +19,12 @@ from ddp_invariants.invariants.orders import (
     not_sent_by_the_first,
     of_the_same_order,
 )
-from ddp_invariants.invariants.resumed import situations, wrong_in_another_world, wrong_resumption
+from ddp_invariants.invariants.resumed import (
+    raised_while_resuming,
+    situations,
+    wrong_in_another_world,
+    wrong_resumption,
+)
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Script, Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import CHANCE_FREE, UNDECLARED, ShardView, brief
 from ddp_invariants.records.verdict import Failure
@@ -390,18 +395,9 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
 )
 def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     """Judge a state saved in the middle of an epoch, and a state saved after a resumption."""
-    raised = view.evidence.answers[0].get("raised") if view.evidence.answers else None
-    if (
-        view.case.saved_after is not None
-        and raised is not None
-        and raised["phase"].startswith("resuming")
-    ):
-        return Failure(
-            "SHARD-9",
-            "saving or loading a state raises",
-            view.where(view.case.epochs[-1]),
-            f"{raised['type']}: {raised['message']}",
-        )
+    failure = raised_while_resuming(view)
+    if failure is not None:
+        return failure
     if view.case.saved_after is None or view.answer["resumed"] is None:
         raise NotAbout(
             "no state is saved" if view.case.saved_after is None else "the sampler offers no state"
@@ -409,17 +405,17 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     for rank, (plain, whole) in enumerate(
         zip(view.answer["resumed"], view.answer["shards"][-1], strict=True)
     ):
-        seen = resumption.Resumed(**plain, whole=whole, rank=rank)
+        resumed = resumption.Resumed(**plain, whole=whole, rank=rank)
         if view.answer["again"][rank] != whole:
             raise Unjudged(
                 "the sampler yields other indices on every iteration (SHARD-4), so the epoch has "
                 "no fixed rest"
             )
-        if len(seen.taken) >= len(whole):
+        if len(resumed.taken) >= len(whole):
             continue  # A state saved at the end may belong to this epoch or to the next.
-        tally.compared += len(whole) - len(seen.taken)
+        tally.compared += len(whole) - len(resumed.taken)
         tally.met |= situations(view)
-        failure = wrong_resumption(view, seen)
+        failure = wrong_resumption(view, resumed)
         if failure is not None:
             return failure
     if not tally.compared:

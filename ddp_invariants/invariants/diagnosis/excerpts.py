@@ -17,7 +17,8 @@ from ddp_invariants.errors import EvidenceError
 from ddp_invariants.invariants.diagnosis.events import carried_by
 from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.invariants.view import EvidenceView
-from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import Moment, RankEvidence, ShardEvidence, TrainingEvidence
+from ddp_invariants.records.trace import Call
 
 MOST_RANKS, MOST_EPOCHS, MOST_INDICES = 8, 4, 32
 """Limits of a shard map: ranks, epochs, and indices of each rank."""
@@ -254,34 +255,10 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
     except (Unjudged, EvidenceError, KeyError, IndexError):
         return None
     start = min(rank.backwards[step].began for rank in ranks)
-
-    def since(moment: float) -> float:
-        return round((moment - start) * 1e3, 4)
-
-    lanes = []
-    for rank, reductions in zip(ranks, carried, strict=True):
-        began, ended, ready = rank.backwards[step]
-        reduced = [call for call, _ in reductions]
-        starts, ends = rank.marks[step] if step < len(rank.marks) else ([], [])
-        unrelated = [call for call in rank.sent_between(starts, ends) if call not in reduced]
-        sent = tuple(
-            Sent(
-                call.at,
-                since(call.launched),
-                None if call.waited is None else since(call.waited),
-                call.asynchronous,
-                call in reduced,
-            )
-            for call in sorted([*reduced, *unrelated], key=lambda call: call.launched)[:MOST_CALLS]
-        )
-        lanes.append(
-            Lane(
-                since(began),
-                since(ended),
-                tuple((name, since(at)) for name, at in ready[:MOST_NAMES]),
-                sent,
-            )
-        )
+    lanes = [
+        _lane(rank, step, start, [call for call, _ in reductions])
+        for rank, reductions in zip(ranks, carried, strict=True)
+    ]
     buckets = tuple(
         Bucket(call.elements, call.dtype, tuple(names[:MOST_NAMES]))
         for call, names in carried[0][:MOST_CALLS]
@@ -291,6 +268,29 @@ def timeline(evidence: TrainingEvidence) -> Timeline | None:
     return Timeline(
         describe(case), step, tuple(lanes), buckets, plan.words, late, plan.kind == "withheld"
     )
+
+
+def _lane(rank: RankEvidence, step: int, start: float, reduced: list[Call]) -> Lane:
+    """Return one rank's lane of a timeline whose clock starts at `start`."""
+
+    def since(moment: float) -> float:
+        return round((moment - start) * 1e3, 4)
+
+    began, ended, ready = rank.backwards[step]
+    starts, ends = rank.marks[step] if step < len(rank.marks) else ([], [])
+    unrelated = [call for call in rank.sent_between(starts, ends) if call not in reduced]
+    sent = tuple(
+        Sent(
+            call.at,
+            since(call.launched),
+            None if call.waited is None else since(call.waited),
+            call.asynchronous,
+            call in reduced,
+        )
+        for call in sorted([*reduced, *unrelated], key=lambda call: call.launched)[:MOST_CALLS]
+    )
+    times = tuple((name, since(at)) for name, at in ready[:MOST_NAMES])
+    return Lane(since(began), since(ended), times, sent)
 
 
 _AGREEING: tuple[tuple[str, Moment, str], ...] = (

@@ -40,24 +40,6 @@ def causes(
     slack = view.form(view.layout(step)).roundoff
     slack = float(np.max(slack, initial=0.0)) * (len(reduced) + 2) * np.abs(local_KW).sum((0, 1))
     factor = len(reduced) if view.declared.reduction == "sum" else 1
-    guesses = [
-        Cause(
-            "not written back",
-            "the other ranks hold the mean: it is not written back on "
-            "ranks without a gradient of their own, such as rank "
-            f"{without[0]}",
-        ),
-        Cause(
-            "never reduced",
-            "the other ranks hold their own local gradients: never reduced "
-            f"where a rank has no gradient of its own, such as rank {without[0]}",
-        ),
-        Cause(
-            "divided by users",
-            f"the other ranks hold the mean over the {len(users)} that use it: ranks without a "
-            "gradient take no part",
-        ),
-    ]
     values = [
         np.broadcast_to(own_W.mean(0) * factor, held.shape),
         own_W[holders],
@@ -65,8 +47,29 @@ def causes(
     ]
     fitting = [
         cause
-        for cause, value in zip(guesses, values, strict=True)
+        for cause, value in zip(_explanations(without[0], len(users)), values, strict=True)
         if (np.abs(held - value) <= slack).all()
     ]
     # One rank's own gradient is the mean over it alone.
     return fitting[:1] if len(users) == 1 and len(fitting) == 2 else fitting
+
+
+def _explanations(rank: int, users: int) -> list[Cause]:
+    """Return the known causes; `rank` has no gradient, and `users` ranks use the parameter."""
+    return [
+        Cause(
+            "not written back",
+            "the other ranks hold the mean: it is not written back on ranks without a gradient of "
+            f"their own, such as rank {rank}",
+        ),
+        Cause(
+            "never reduced",
+            "the other ranks hold their own local gradients: never reduced where a rank has no "
+            f"gradient of its own, such as rank {rank}",
+        ),
+        Cause(
+            "divided by users",
+            f"the other ranks hold the mean over the {users} that use it: ranks without a gradient "
+            "take no part",
+        ),
+    ]

@@ -42,25 +42,25 @@ class Resumed:
     rank: int
 
 
-def of_the_rest(seen: Resumed, shards: list[list[int]], case: ShardCase) -> list[Cause]:
+def of_the_rest(resumed: Resumed, shards: list[list[int]], case: ShardCase) -> list[Cause]:
     """Return the causes of a loaded state that does not continue with the rest of its epoch.
 
     Args:
-        seen: The rank that fails.
+        resumed: The rank that fails.
         shards: The indices that every rank yields in that epoch.
         case: The case.
     """
     fitting = [
         Cause(kind, words)
-        for kind, words, predicted in _predictions(seen, shards, case)
-        if seen.loaded == predicted
+        for kind, words, predicted in _predictions(resumed, shards, case)
+        if resumed.loaded == predicted
     ]
-    if len(seen.loaded) != len(seen.rest) or (fitting and len(seen.loaded) >= _LONG):
+    if len(resumed.loaded) != len(resumed.rest) or (fitting and len(resumed.loaded) >= _LONG):
         return fitting
-    same = sorted(seen.loaded) == sorted(seen.rest)
+    same = sorted(resumed.loaded) == sorted(resumed.rest)
     fitting += [Cause("rest reordered", "it yields the rest in another order")] * same
-    lost = case.data.shuffle and not (same and len(seen.loaded) >= _LONG)
-    return [*fitting, _order_lost(len(seen.taken))] if lost else fitting
+    lost = case.data.shuffle and not (same and len(resumed.loaded) >= _LONG)
+    return [*fitting, _order_lost(len(resumed.taken))] if lost else fitting
 
 
 def _order_lost(consumed: int) -> Cause:
@@ -72,20 +72,10 @@ def _order_lost(consumed: int) -> Cause:
 
 
 def _predictions(
-    seen: Resumed, shards: list[list[int]], case: ShardCase
+    resumed: Resumed, shards: list[list[int]], case: ShardCase
 ) -> Iterator[tuple[str, str, list[int]]]:
     """Yield possible causes: kind, words, and the indices that would be yielded."""
-    whole, fresh, c, w, b = (
-        seen.whole,
-        seen.fresh,
-        len(seen.taken),
-        case.world_size,
-        case.data.batch_size,
-    )
-
-    def skipped(start: int) -> str:
-        return f"the {min(start, len(whole)) - c} indices after the {c} consumed are skipped"
-
+    whole, fresh, c = resumed.whole, resumed.fresh, len(resumed.taken)
     yield (
         "replayed",
         f"the rest starts from the beginning: the {c} consumed indices are yielded again",
@@ -105,12 +95,24 @@ def _predictions(
             ),
             fresh[c:],
         )
-    if seen.following[0] != whole:
+    if resumed.following[0] != whole:
         yield (
             "epoch ahead",
             f"it continues after {c} indices of the next epoch's order",
-            seen.following[0][c:],
+            resumed.following[0][c:],
         )
+    yield from _of_counts(resumed, shards, case)
+
+
+def _of_counts(
+    resumed: Resumed, shards: list[list[int]], case: ShardCase
+) -> Iterator[tuple[str, str, list[int]]]:
+    """Yield the causes in which the number of consumed indices is wrong."""
+    whole, c, w, b = resumed.whole, len(resumed.taken), case.world_size, case.data.batch_size
+
+    def skipped(start: int) -> str:
+        return f"the {min(start, len(whole)) - c} indices after the {c} consumed are skipped"
+
     if w > 1:
         yield (
             "times the world",
@@ -122,7 +124,7 @@ def _predictions(
             f"all {w} together"
         )
         order = [index for index in chain.from_iterable(zip_longest(*shards)) if index is not None]
-        yield "counted for all", counted, order[c:][seen.rank :: w]
+        yield "counted for all", counted, order[c:][resumed.rank :: w]
         yield "counted for all", counted, whole[c // w :]
     yield (
         "counted twice",
@@ -152,17 +154,17 @@ def _predictions(
 
 
 def of_another_world(
-    seen: dict[str, list[list[int]]], case: ShardCase, shards: list[list[int]]
+    answer: dict[str, list[list[int]]], case: ShardCase, shards: list[list[int]]
 ) -> list[Cause]:
     """Return the causes of ranks of another number that do not continue with the rest.
 
     Args:
-        seen: The indices that were yielded (`ranks.shards._elsewhere`).
+        answer: The indices that were yielded (`ranks.shards._elsewhere`).
         case: The case, which holds the number of ranks.
         shards: The indices of that epoch of every rank that saved.
     """
-    c, w, loaders = len(seen["taken"][0]), case.world_size, case.resumed_by or case.world_size
-    rest = set(chain.from_iterable(seen["rest"]))
+    c, w, loaders = len(answer["taken"][0]), case.world_size, case.resumed_by or case.world_size
+    rest = set(chain.from_iterable(answer["rest"]))
     interleaved = [
         index for index in chain.from_iterable(zip_longest(*shards)) if index is not None
     ]
@@ -190,36 +192,36 @@ def of_another_world(
     )
 
 
-def of_the_second(seen: Resumed) -> list[Cause]:
+def of_the_second(resumed: Resumed) -> list[Cause]:
     """Return the cause of a second saved state that does not continue with the rest."""
-    since = len(seen.taken_again)
+    since = len(resumed.taken_again)
     anew = Cause(
         "count anew",
         f"the count starts anew at a resumption: only the {since} indices consumed since then are "
         "skipped",
     )
-    return [anew] if seen.twice == seen.whole[since:] else []
+    return [anew] if resumed.twice == resumed.whole[since:] else []
 
 
-def of_the_next_epoch(seen: Resumed, case: ShardCase) -> list[Cause]:
+def of_the_next_epoch(resumed: Resumed, case: ShardCase) -> list[Cause]:
     """Return the causes of a wrong epoch after a resumed one."""
-    plain, resumed = seen.following
+    uninterrupted, continued = resumed.following
     lost = (
         case.data.shuffle
-        and len(resumed) == len(plain)
-        and (resumed != seen.whole or len(resumed) < _LONG)
+        and len(continued) == len(uninterrupted)
+        and (continued != resumed.whole or len(continued) < _LONG)
     )
     stays = Cause(
         "skip stays",
-        f"the skip stays for the next epoch: its first {len(seen.taken)} indices are left out, too",
+        f"the skip stays for the next epoch: its first {len(resumed.taken)} indices are left out, too",
     )
     epoch = Cause(
         "epoch stays",
         "set_epoch changes nothing after a state was loaded: it is the resumed epoch again",
     )
     causes = (
-        (stays, resumed == plain[len(seen.taken) :]),
-        (epoch, resumed == seen.whole),
-        (_order_lost(len(seen.taken)), lost),
+        (stays, continued == uninterrupted[len(resumed.taken) :]),
+        (epoch, continued == resumed.whole),
+        (_order_lost(len(resumed.taken)), lost),
     )
     return [cause for cause, fits in causes if fits]

@@ -281,8 +281,23 @@ def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
         )
     if data.shuffle or not n:
         return
+    for words, predicted in _wrong_slices(yielded).items():
+        if shards == predicted:
+            yield Cause("off by one", f"rank r yields {words}: off by one")
+    extra = Counter(flat) - Counter(range(n))
+    if (
+        len(extra) == 1
+        and len(flat) == yielded.total
+        and next(iter(extra.values())) > ceil(yielded.total / n) - 1
+    ):
+        yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")
+
+
+def _wrong_slices(yielded: YieldedShards) -> dict[str, Shards]:
+    """Return the shards that slices off by one would take of an order without shuffling."""
+    n, w = yielded.samples, yielded.case.world_size
     order, size = [index % n for index in range(yielded.total)], yielded.share
-    wrong = {
+    return {
         "order[r :: W][:-1]": [order[rank::w][:-1] for rank in range(w)],
         "order[r + 1 :: W]": [order[rank + 1 :: w] for rank in range(w)],
         "order[max(r - 1, 0) :: W]": [order[max(rank - 1, 0) :: w] for rank in range(w)],
@@ -296,16 +311,6 @@ def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
             order[rank * size : (rank + 1) * size + 1] for rank in range(w)
         ],
     }
-    for words, predicted in wrong.items():
-        if shards == predicted:
-            yield Cause("off by one", f"rank r yields {words}: off by one")
-    extra = Counter(flat) - Counter(range(n))
-    if (
-        len(extra) == 1
-        and len(flat) == yielded.total
-        and next(iter(extra.values())) > ceil(yielded.total / n) - 1
-    ):
-        yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")
 
 
 def of_acceptance(refused: dict[str, str | None]) -> list[Cause]:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ddp_invariants.cases.formats import FloatArray
+from ddp_invariants.cases.program import Exhausted
 from ddp_invariants.invariants.recorded import flat_by_name
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Layout, Moment
@@ -29,20 +30,8 @@ def causes(
         flat_by_name(view.of_rank(rank, "reduced", step), layout),
         np.sum(list(local.values()), axis=0),
     )
-    # A rank without a batch may still hold the last gradient it computed or received.
     out = [ended for ended in view.case.exhausted if ended.rank not in active]
-    moments: tuple[Moment, ...] = ("local", "reduced")
-    stale = [
-        np.sum(
-            [
-                flat_by_name(view.of_rank(ended.rank, moment, ended.steps - 1), layout)
-                for ended in out
-            ],
-            axis=0,
-        )
-        for moment in moments
-        if out
-    ]
+    stale = _stale(view, out, layout)
     left, were = f"the {len(active)} ranks that are left", f"the {world_size} initial ranks"
     by, meant, divisor = (
         (left, were, len(active)) if declared == "initial" else (were, left, world_size)
@@ -76,4 +65,23 @@ def causes(
         Cause(kind, words)
         for kind, words, value_P in kinds
         if bool((np.abs(held_P - value_P) <= tolerance_P).all())
+    ]
+
+
+def _stale(view: EvidenceView, out: list[Exhausted], layout: Layout) -> list[FloatArray]:
+    """Return the sums of the last gradients of the ranks without a batch; empty if all have one.
+
+    Such a rank may still hold the last gradient it computed, or the last one it received.
+    """
+    moments: tuple[Moment, ...] = ("local", "reduced")
+    return [
+        np.sum(
+            [
+                flat_by_name(view.of_rank(ended.rank, moment, ended.steps - 1), layout)
+                for ended in out
+            ],
+            axis=0,
+        )
+        for moment in moments
+        if out
     ]

@@ -258,14 +258,7 @@ def _scaled(
 def _guesses(
     past: Past, own_T: list[FloatArray], rank: int, world_size: int
 ) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
-    plan, g_T = past.plans_T[-1], past.gradients_T
-
-    def planned(**changes: object) -> list[Optimizer]:
-        return [
-            replace(each, **changes)  # type: ignore[arg-type]  # checked by the plan
-            for each in past.plans_T
-        ]
-
+    g_T = past.gradients_T
     before = len(g_T) - 2
     start = past.starts_T[-1]
 
@@ -302,6 +295,30 @@ def _guesses(
         Cause("ascended", "the update has the wrong sign"),
         replace(past, gradients_T=[-g for g in g_T]).updated,
     )
+    yield from _of_settings(past)
+    if before >= 0:
+        yield (
+            Cause("stale gradient", f"it was updated with step {before}'s gradient: one step late"),
+            with_last(g_T[before]),
+        )
+        yield (
+            Cause("state lost", "the optimizer's state of the steps before was lost"),
+            lambda: past.updated(forgets=True),
+        )
+
+
+def _of_settings(
+    past: Past,
+) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
+    """Yield the causes in which the optimizer uses a wrong weight decay or learning rate."""
+    plan, g_T = past.plans_T[-1], past.gradients_T
+
+    def planned(**changes: object) -> list[Optimizer]:
+        return [
+            replace(each, **changes)  # type: ignore[arg-type]  # checked by the plan
+            for each in past.plans_T
+        ]
+
     if plan.weight_decay and plan.kind == "adamw":
         yield (
             Cause(
@@ -336,13 +353,4 @@ def _guesses(
                 f"{plan.lr:g}",
             ),
             replace(past, plans_T=planned(log2_lr=first.log2_lr)).updated,
-        )
-    if before >= 0:
-        yield (
-            Cause("stale gradient", f"it was updated with step {before}'s gradient: one step late"),
-            with_last(g_T[before]),
-        )
-        yield (
-            Cause("state lost", "the optimizer's state of the steps before was lost"),
-            lambda: past.updated(forgets=True),
         )
