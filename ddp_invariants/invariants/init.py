@@ -150,12 +150,19 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
             f"rank {number} of {len(ranks)}, parameter {was.name!r}",
             "; ".join(changes),
         )
+    return None if sharded else _changed_value(view)
+
+
+def _changed_value(view: EvidenceView) -> Failure | None:
+    """Return a failure if wrapping changes a value on the source rank."""
+    source = view.evidence.ranks[0]
     for before_moment, after_moment in (
-        () if sharded else (("built", "wrapped"), ("built buffers", "wrapped buffers"))
+        ("built", "wrapped"),
+        ("built buffers", "wrapped buffers"),
     ):
         built, wrapped = (
-            ranks[0].at(before_moment),  # type: ignore[arg-type]  # a moment
-            ranks[0].at(after_moment),  # type: ignore[arg-type]  # a moment
+            source.at(before_moment),  # type: ignore[arg-type]  # a moment
+            source.at(after_moment),  # type: ignore[arg-type]  # a moment
         )
         assert built is not None
         assert wrapped is not None

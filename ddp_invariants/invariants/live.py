@@ -1,6 +1,5 @@
 """LIVE: every case ends on every rank, all ranks learn of an error, a run leaves nothing behind."""
 
-import re
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -8,29 +7,15 @@ from itertools import pairwise
 from ddp_invariants.cases.program import BetweenStepsKind
 from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
+from ddp_invariants.invariants.endings import no_end, whereabouts
 from ddp_invariants.invariants.exclusions import LOSSY, Exclusion, lacks
 from ddp_invariants.invariants.rule import MEAN, SEVERAL_RUNS, NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.records.evidence import Incident, RankEvidence
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = "what anybody expects of a program: it ends, and what was caught does no harm"
-
-
-def _of_the_implementation(text: str) -> str:
-    """Return a rank's output without the stack frames below the suite's own training loop.
-
-    These frames are the same every time.
-    """
-    kept, below = [], False
-    for line in text.splitlines():
-        below = below and line.startswith("  File")
-        if not below:
-            kept.append(line)
-        below = below or "ddp_invariants/ranks/training/" in line
-    return "\n".join(kept)
 
 
 ENDS = "LIVE-1"
@@ -71,7 +56,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         tally.compared = 0
         raise Unjudged("; ".join(overfull))
     if view.incident is not None or not raised:
-        return _no_end(
+        return no_end(
             view.incident,
             view.case.world_size,
             "; ".join(raised),
@@ -105,94 +90,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
 def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
     """Judge a sampler that hangs or ends its process."""
     tally.compared += 1
-    return _no_end(view.evidence.incident, view.case.world_size, "")
-
-
-def _no_end(
-    incident: Incident | None,
-    world_size: int,
-    perhaps: str,
-    ranks: tuple[RankEvidence, ...] = (),
-    outside: int = 0,
-) -> Failure | None:
-    if incident is None:
-        return None
-    notes = "\n".join(
-        f"rank {rank} printed:\n{_of_the_implementation(text)}"
-        for rank, text in incident.stacks.items()
-        if text
-    )
-    verb = "hung" if incident.kind == "hung" else "died"
-    another = " while another raised" if perhaps else ""
-    places = [_whereabouts(incident, rank) for rank in sorted(incident.ranks)]
-    places += [
-        (
-            f"rank {number + outside} went on to the "
-            f"end{f' after {len(rank.calls)} collectives' if rank.sent else ''}"
-        )
-        for number, rank in enumerate(ranks)
-        if rank.tensors and rank.raised is None
-    ]
-    # After a death the other ranks should get an error, so that error is not a cause.
-    if verb == "died" and perhaps:
-        places, perhaps = [*places, perhaps], ""
-    return Failure(
-        "LIVE-1",
-        f"a rank {verb}{another}",
-        f"world size {world_size}, after {incident.seconds:.1f} s",
-        "; ".join(places),
-        perhaps,
-        notes,
-    )
-
-
-def _whereabouts(incident: Incident, rank: int) -> str:
-    """Return the place of a rank that gave no answer, from its issued calls and its stack."""
-    how, calls = incident.ranks[rank], incident.calls.get(rank)
-    if rank in incident.statuses:
-        return f"rank {rank} {how}" + (
-            f" after {calls.issued} collectives" if calls is not None else ""
-        )
-    place = _place(incident.stacks.get(rank, ""))
-    at = (
-        f"{'and ' if calls is not None else ''}is at {place}"
-        if place
-        else f"{'and ' if calls is not None else ''}{how}"
-    )
-    if calls is None:
-        return f"rank {rank} {at}"
-    waiting, last = calls.call(calls.waiting), calls.call(calls.issued)
-    if waiting is not None:
-        return f"rank {rank} waits in {waiting.described(calls.waiting)} at {waiting.site}"
-    return (
-        f"rank {rank} issued {calls.issued} "
-        f"collectives{f', the last {last.described(calls.issued)} at {last.site},' if last else ''} "
-        f"{at}"
-    )
-
-
-_FRAME = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
-
-
-def _place(stacks: str) -> str:
-    """Return the innermost line of the implementation in the thread that runs the case.
-
-    The result is empty if the stacks do not show such a line.
-    """
-    for thread in re.split(r"\n(?=(?:Current thread|Thread) 0x)", stacks):
-        frames = [frame for frame in map(_FRAME.match, thread.splitlines()) if frame is not None]
-        if not any("/ranks/training/" in frame["path"] for frame in frames):
-            continue
-        for frame in frames:
-            path = frame["path"]
-            internal = (
-                "/torch/" in path
-                or "ddp_invariants/ranks/" in path
-                or ("/lib/python" in path and "-packages" not in path)
-            )
-            if not internal:
-                return f"{path.rpartition('/')[2]}:{frame['line']}"
-    return ""
+    return no_end(view.evidence.incident, view.case.world_size, "")
 
 
 FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in backward"
@@ -292,7 +190,7 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
                 "LIVE-3",
                 "a rank does not notice that another died",
                 where,
-                _whereabouts(incident, number),
+                whereabouts(incident, number),
                 "",
                 incident.stacks.get(number, ""),
             )

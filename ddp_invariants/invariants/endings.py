@@ -1,0 +1,108 @@
+"""The failure of a run that did not end: where each rank is, in words."""
+
+import re
+
+from ddp_invariants.records.evidence import Incident, RankEvidence
+from ddp_invariants.records.verdict import Failure
+
+
+def _of_the_implementation(text: str) -> str:
+    """Return a rank's output without the stack frames below the suite's own training loop.
+
+    These frames are the same every time.
+    """
+    kept, below = [], False
+    for line in text.splitlines():
+        below = below and line.startswith("  File")
+        if not below:
+            kept.append(line)
+        below = below or "ddp_invariants/ranks/training/" in line
+    return "\n".join(kept)
+
+
+def no_end(
+    incident: Incident | None,
+    world_size: int,
+    perhaps: str,
+    ranks: tuple[RankEvidence, ...] = (),
+    outside: int = 0,
+) -> Failure | None:
+    """Return the failure of a run in which a rank hung or died; None if there was no incident."""
+    if incident is None:
+        return None
+    notes = "\n".join(
+        f"rank {rank} printed:\n{_of_the_implementation(text)}"
+        for rank, text in incident.stacks.items()
+        if text
+    )
+    verb = "hung" if incident.kind == "hung" else "died"
+    another = " while another raised" if perhaps else ""
+    places = [whereabouts(incident, rank) for rank in sorted(incident.ranks)]
+    places += [
+        (
+            f"rank {number + outside} went on to the "
+            f"end{f' after {len(rank.calls)} collectives' if rank.sent else ''}"
+        )
+        for number, rank in enumerate(ranks)
+        if rank.tensors and rank.raised is None
+    ]
+    # After a death the other ranks should get an error, so that error is not a cause.
+    if verb == "died" and perhaps:
+        places, perhaps = [*places, perhaps], ""
+    return Failure(
+        "LIVE-1",
+        f"a rank {verb}{another}",
+        f"world size {world_size}, after {incident.seconds:.1f} s",
+        "; ".join(places),
+        perhaps,
+        notes,
+    )
+
+
+def whereabouts(incident: Incident, rank: int) -> str:
+    """Return the place of a rank that gave no answer, from its issued calls and its stack."""
+    how, calls = incident.ranks[rank], incident.calls.get(rank)
+    if rank in incident.statuses:
+        return f"rank {rank} {how}" + (
+            f" after {calls.issued} collectives" if calls is not None else ""
+        )
+    place = _place(incident.stacks.get(rank, ""))
+    at = (
+        f"{'and ' if calls is not None else ''}is at {place}"
+        if place
+        else f"{'and ' if calls is not None else ''}{how}"
+    )
+    if calls is None:
+        return f"rank {rank} {at}"
+    waiting, last = calls.call(calls.waiting), calls.call(calls.issued)
+    if waiting is not None:
+        return f"rank {rank} waits in {waiting.described(calls.waiting)} at {waiting.site}"
+    return (
+        f"rank {rank} issued {calls.issued} "
+        f"collectives{f', the last {last.described(calls.issued)} at {last.site},' if last else ''} "
+        f"{at}"
+    )
+
+
+_FRAME = re.compile(r'  File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<function>\S+)')
+
+
+def _place(stacks: str) -> str:
+    """Return the innermost line of the implementation in the thread that runs the case.
+
+    The result is empty if the stacks do not show such a line.
+    """
+    for thread in re.split(r"\n(?=(?:Current thread|Thread) 0x)", stacks):
+        frames = [frame for frame in map(_FRAME.match, thread.splitlines()) if frame is not None]
+        if not any("/ranks/training/" in frame["path"] for frame in frames):
+            continue
+        for frame in frames:
+            path = frame["path"]
+            internal = (
+                "/torch/" in path
+                or "ddp_invariants/ranks/" in path
+                or ("/lib/python" in path and "-packages" not in path)
+            )
+            if not internal:
+                return f"{path.rpartition('/')[2]}:{frame['line']}"
+    return ""
