@@ -6,8 +6,8 @@ import numpy as np
 
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants.compare import parted
-from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.invariants.recorded import flat_by_name
+from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Moment, TrainingEvidence
 from ddp_invariants.upgrades.difference import Difference
