@@ -131,7 +131,7 @@ class KeepsItsRate(Sliced):
     """Steps use another optimizer than the one handed out, so a schedule does not change their
     learning rate (no public incident found).
 
-    LIVE-5: the learning rate of the first step.
+    LIVE-5: the learning rate of the first step; or PARAM-3: the learning rate of the first step.
     """
 
     def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
@@ -141,6 +141,20 @@ class KeepsItsRate(Sliced):
     def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
         del optimizer
         super().step(wrapped, self.within)
+
+
+class OnlyLowersItsRate(KeepsItsRate):
+    """The inner optimizer takes over a lower learning rate and no higher one, so it misses each
+    restart of a cyclic schedule (no public incident found).
+
+    PARAM-3: the learning rate of the first step.
+    """
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        for inner, outer in zip(self.within.param_groups, optimizer.param_groups, strict=True):
+            settings = {name: value for name, value in outer.items() if name != "params"}
+            inner.update(settings | {"lr": min(inner["lr"], outer["lr"])})
+        super().step(wrapped, optimizer)
 
 
 class BecomesAdam(Sliced):

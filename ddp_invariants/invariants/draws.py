@@ -39,6 +39,7 @@ class Draws:
         resized: Always start from a state that another number of ranks saved.
         odd: Always have gradients that are sparse, or of a dtype of their own.
         clipped: Clip gradients in every fourth case.
+        scheduled: Have a learning-rate schedule in every fourth case.
         scaled: Have a loss scaler in one of so many cases; in none where 0.
         autocast: Run forwards under autocast in one of so many cases; in none where 0.
         drawing: Always have a layer that draws random numbers.
@@ -63,6 +64,7 @@ class Draws:
     resized: bool = False
     odd: bool = False
     clipped: bool = False
+    scheduled: bool = False
     scaled: int = 0
     autocast: int = 0
     drawing: bool = False

@@ -20,6 +20,7 @@ from ddp_invariants.invariants.scaling import (
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.schedule import RateSchedule
 
 _SOURCE = "what follows from equal states and equal gradients with equal optimizers"
 
@@ -128,9 +129,12 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         "Nesterov momentum",
         "a fused step",
         "gradients clipped",
+        "a scheduled learning rate",
     ),
     source=_SOURCE,
-    draws=Draws(world_sizes=ANY_WORLD, least_steps=2, clipped=True, scaled=8, autocast=8),
+    draws=Draws(
+        world_sizes=ANY_WORLD, least_steps=2, clipped=True, scheduled=True, scaled=8, autocast=8
+    ),
     excluded=(LOSSY,),
     after="PARAM-2",
     script=Script(checks=("twin", "plain", "mean", "trajectory"), follows_main=False),
@@ -146,6 +150,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "momentum": plan.kind == "sgd" and plan.momentum > 0,
         "weight decay": plan.weight_decay > 0,
         "gradients clipped": view.case.clip is not None,
+        "a scheduled learning rate": view.case.get(RateSchedule) is not None,
         TWO_RANKS: view.case.world_size > 1,
     }
     for step in view.steps("updated"):

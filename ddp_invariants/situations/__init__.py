@@ -25,6 +25,7 @@ from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.schedule import RateSchedule
 from ddp_invariants.situations.timing import Disturbed
 from ddp_invariants.situations.uneven import UnevenInputs
 from ddp_invariants.situations.unused import UnusedLayers
@@ -44,6 +45,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Clipping,
     Scaling,
     Autocast,
+    RateSchedule,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 

@@ -1,0 +1,34 @@
+"""A learning-rate schedule (`situations.schedule`)."""
+
+from typing import TYPE_CHECKING, Any
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.trained import Trained
+from ddp_invariants.situations.schedule import RateSchedule
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@situation
+class Schedule(Situation):
+    """A learning rate that a schedule sets before every step."""
+
+    @classmethod
+    def concerns(cls, case: TrainingCase) -> bool:
+        """Return whether the learning rate is scheduled."""
+        return case.get(RateSchedule) is not None
+
+    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+        """Set the rate of the step, after all that happens between steps."""
+        del indices
+        self._set_rate(stepper.trained, stepper.position.step)
+
+    def before_plain_step(self, step: int, plain: Trained) -> None:
+        """Set the rate of the step of training without a wrapper."""
+        self._set_rate(plain, step)
+
+    def _set_rate(self, trained: Trained, step: int) -> None:
+        for group in trained.optimizer.param_groups:
+            group["lr"] = self.case.at(step).optimizer.lr

@@ -1,0 +1,98 @@
+"""A learning-rate schedule: the optimizer's learning rate changes before every step.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
+
+
+@dataclass(frozen=True)
+class RateSchedule(Situation):
+    """A learning rate that a schedule sets before every step.
+
+    Attributes:
+        log2_factors: Binary logarithms of what the case's learning rate is multiplied by, one per
+            step. After the last, the first follows.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"scheduled": False}
+    moment: ClassVar[str] = "forwards"
+
+    log2_factors: tuple[int, ...]
+    kind: Literal["schedule"] = "schedule"
+
+    def check(self, case: TrainingCase) -> None:
+        """Insist on a schedule that changes the rate, and keeps it a power of two in range."""
+        factors = self.log2_factors
+        require(
+            2 <= len(factors) <= 16 and len(set(factors)) > 1,
+            "schedule",
+            factors,
+            "2 to 16 factors, of which some differ",
+        )
+        for index, factor in enumerate(factors):
+            between(f"schedule[{index}]", factor, -8, 0)
+        require(
+            all(action.kind != "learning rate" for action in case.between_steps),
+            "schedule",
+            factors,
+            "null where an action between steps changes the learning rate",
+        )
+        least = case.optimizer.log2_lr + min(factors)
+        require(least >= -30, "schedule", factors, "factors that keep the rate from 2**-30")
+
+    @property
+    def words(self) -> str:
+        """The factors of the steps."""
+        return f"schedule={','.join(map(str, self.log2_factors))}"
+
+    def simpler(self) -> Iterator["RateSchedule"]:
+        """Yield the schedule that halves the rate at every second step."""
+        if self.log2_factors != (0, -1):
+            yield RateSchedule((0, -1))
+
+    def at(self, case: TrainingCase, step: int) -> TrainingCase:
+        """Return the case with the optimizer as it makes a step."""
+        factor = self.log2_factors[step % len(self.log2_factors)]
+        log2_lr = max(case.optimizer.log2_lr + factor, -30)
+        return replace(
+            case.without(RateSchedule), optimizer=replace(case.optimizer, log2_lr=log2_lr)
+        )
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the situation."""
+        del case
+        return "the learning rate changes at every step"
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "RateSchedule":
+        """Build the situation from the fields of its JSON form."""
+        return cls(tuple(plain["log2_factors"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a schedule in one of four cases where the option `scheduled` asks for it."""
+        if draft.wanted["scheduled"] and draft.one_in(4):
+            draft.add(cls(draft.choice(((0, -1), (-2, -1, 0), (0, -3), (-1, 0, -1, -4)))))
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return how the learning rate goes on, as a coverage table counts it."""
+        return {"learning rate": "constant" if case.get(cls) is None else "scheduled"}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to train with a schedule."""
+        probe = replace(GENTLE, steps=3, situations=(cls((0, -1)),))
+        words = "a learning rate that a schedule sets before every step"
+        situation = "a scheduled learning rate"
+        return {"schedule": of_situation(cls, probe, situation, after="decay", words=words)}

@@ -1,0 +1,81 @@
+"""A learning rate that a schedule sets before every step is the rate of that step."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.schedule import RateSchedule
+
+WRAPPER = '''
+from torch.nn.parallel import DistributedDataParallel
+
+
+class KeepsTheFirstRate:
+    """The optimizer steps with the learning rate it was built with."""
+
+    def wrap(self, model, context):
+        return DistributedDataParallel(model)
+
+    def make_optimizer(self, wrapped, context):
+        optimizer = context.optimizer(wrapped.parameters())
+        first = [group["lr"] for group in optimizer.param_groups]
+
+        def restore(optimizer, *_):
+            for group, rate in zip(optimizer.param_groups, first):
+                group["lr"] = rate
+
+        optimizer.register_step_pre_hook(restore)
+        return optimizer
+'''
+CASE = TrainingCase(
+    Model(2, (Layer("linear", 2),)),
+    steps=3,
+    data=Data(samples=8, batch_size=2),
+    situations=(RateSchedule((0, -1)),),
+)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [Optimizer(), Optimizer(momentum=0.5), Optimizer("adamw", weight_decay=0.25)],
+    ids=["sgd", "momentum", "adamw"],
+)
+def test_a_right_wrapper_follows_a_schedule(make_trial: TrialMaker, optimizer: Optimizer) -> None:
+    """PARAM-3 judges each step by the rate of that step."""
+    trial = make_trial(ddp="torch", scope=Scope())
+    findings = trial.findings(replace(CASE, optimizer=optimizer))
+    assert {rule: finding.failure for rule, finding in findings.items() if finding.failure} == {}
+    assert "a scheduled learning rate" in findings["PARAM-3"].met
+
+
+def test_an_optimizer_that_keeps_its_first_rate_violates_param_3(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """The failure is at the first step whose rate differs from the first rate."""
+    path = tmp_path / "wrapper.py"
+    path.write_text(WRAPPER, encoding="utf-8")
+    findings = make_trial(ddp=f"{path}:KeepsTheFirstRate", scope=Scope()).findings(CASE)
+    failure = findings["PARAM-3"].failure
+    assert failure is not None
+    assert "after step 1" in failure.where
+
+
+@pytest.mark.parametrize("factors", [(), (0,), (-1, -1), (0, 1), (0, -9)])
+def test_a_schedule_that_changes_nothing_or_too_much_is_refused(factors: tuple[int, ...]) -> None:
+    """The factors must differ, and none may raise the rate above the case's own."""
+    with pytest.raises(CaseError, match="schedule"):
+        CASE.with_situation(RateSchedule(factors))
+
+
+def test_a_schedule_and_an_action_that_changes_the_rate_are_refused_together() -> None:
+    """The order of the two is not defined, so a case cannot have both."""
+    with pytest.raises(CaseError, match="changes the learning rate"):
+        CASE.with_situation(Actions((BetweenSteps("learning rate"),)))
