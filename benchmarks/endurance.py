@@ -47,7 +47,8 @@ CASE = TrainingCase(
 
 CONTROLLER = """
 import sys
-from ddp_invariants.cases.case import Layer, Model, TrainingCase
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool

@@ -69,7 +69,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                     }
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
-    built = [
+    modules = [
         built(case, index, layer, case.model.widths()[index])
         for index, layer in enumerate(case.model.layers)
     ]
@@ -81,7 +81,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
         + calls[layer.activation].format(f"self.layers[{index}](x)")
         for index, layer in enumerate(case.model.layers)
     ]
-    return initial, built, forward
+    return initial, modules, forward
 
 
 @dataclass(frozen=True)

@@ -133,19 +133,19 @@ BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Traini
     ),
     (
         "STATE-1",
-        "a parameter that was saved and loaded is another",
+        "a parameter changes between saving and loading",
         between(BetweenSteps("reload")),
         lambda e: altered(e, 1, "restored", 1, FACTOR, raised),
     ),
     (
         "STATE-1",
-        "a buffer that was saved and loaded is another",
+        "a buffer changes between saving and loading",
         between(BetweenSteps("reload")),
         lambda e: altered(e, 1, "restored buffers", 1, "layers.5.running", raised),
     ),
     (
         "STATE-1",
-        "the optimizer's state that was saved and loaded is another",
+        "the optimizer's state changes between saving and loading",
         between(BetweenSteps("reload", 2)),
         lambda e: altered(e, 0, "restored state", 2, "momentum", raised),
     ),
@@ -253,17 +253,17 @@ def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
     ("fact", "perhaps", "alter"),
     [
         (
-            "with 1 of 3 ranks left the gradient is not the mean of what all computed",
+            "with 1 of 3 ranks left the gradient is not the mean over all ranks",
             "",
             lambda e: of_all_parameters(e, 1, "reduced", 2, 3),
         ),
         (
-            "with 2 of 3 ranks left the gradient is not the mean of what all computed",
+            "with 2 of 3 ranks left the gradient is not the mean over all ranks",
             "divided by the 2 ranks that are left",
             lambda e: of_all_parameters(e, 1, "reduced", 1, 1.5),
         ),
         (
-            "with 2 of 3 ranks left the gradient is not the mean of what all computed",
+            "with 2 of 3 ranks left the gradient is not the mean over all ranks",
             "it is the sum: never divided",
             lambda e: of_all_parameters(e, 1, "reduced", 1, 3),
         ),
@@ -307,15 +307,15 @@ def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
     ("fact", "alter"),
     [
         (
-            "a parameter that other ranks saved is another",
+            "a parameter changes when another number of ranks loads it",
             lambda e: altered(e, 1, "restored", 0, FACTOR, raised),
         ),
         (
-            "after 1 ranks saved and 2 loaded it, the gradient is not",
+            "after 1 ranks saved and 2 loaded the state, the gradient is not",
             lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
         ),
         (
-            "after 1 ranks saved and 2 loaded it, parameters do not move",
+            "after 1 ranks saved and 2 loaded the state, parameters do not move",
             lambda e: everywhere(e, "updated", 2, FACTOR, raised),
         ),
     ],
