@@ -1,4 +1,4 @@
-"""The table of capabilities: how a case contains each one, does without it, and probes it."""
+"""The table of capabilities: how a case contains a capability, loses it, and probes it."""
 
 import operator
 from collections.abc import Callable, Iterable
@@ -15,7 +15,7 @@ from ddp_invariants.situations.resized import Resized
 
 
 def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCase:
-    """The case with every layer changed."""
+    """Return the case with every layer changed."""
     return replace(
         case, model=replace(case.model, layers=tuple(change(layer) for layer in case.model.layers))
     )
@@ -36,7 +36,7 @@ def _layers(
     probe: Iterable[Layer],
     *situations: str,
 ) -> Capability:
-    """A capability about single layers."""
+    """Return a capability that a single layer shows."""
     return Capability(
         lambda case: any(holds(layer) for layer in case.model.layers),
         lambda case: _changed(case, change),
@@ -46,7 +46,7 @@ def _layers(
 
 
 def _kind(kind: str, *situations: str) -> Capability:
-    """A capability about a kind of layer."""
+    """Return the capability to train a kind of layer."""
     layers = (*FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
     return Capability(
         lambda case: any(layer.kind == kind for layer in case.model.layers),
@@ -62,7 +62,7 @@ def _optimizer(
     probe: Optimizer,
     *situations: str,
 ) -> Capability:
-    """A capability about the optimizer."""
+    """Return a capability that the optimizer shows."""
     return Capability(
         lambda case: holds(case.optimizer),
         lambda case: replace(case, optimizer=change(case.optimizer)),
@@ -74,7 +74,11 @@ def _optimizer(
 def _field(
     name: str, plain: object, probe: TrainingCase, *situations: str, value: object = None
 ) -> Capability:
-    """A capability about one field of the case: present where it is not plain (or where it is a value)."""
+    """Return a capability that one field of the case shows.
+
+    A case contains the capability if the field differs from `plain`, or, if `value` is given, if
+    the field equals `value`.
+    """
     return Capability(
         lambda case: (
             getattr(case, name) == value if value is not None else getattr(case, name) != plain
@@ -90,7 +94,7 @@ def _computed_once(layer: Layer) -> Layer:
 
 
 def _trained(case: TrainingCase) -> int:
-    """How many parameters with elements are trained, tied ones counted once."""
+    """Return the number of trained parameters with elements; a tied parameter counts once."""
     return sum(
         size > 0
         for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
@@ -104,7 +108,7 @@ def _dense(case: TrainingCase) -> TrainingCase:
 
 
 def _enough(case: TrainingCase) -> TrainingCase:
-    """The case with a parameter for every rank."""
+    """Return the case with at least as many trained parameters as ranks."""
     more = (Layer("linear", case.model.widths()[-1], dtype=case.model.layers[0].dtype),) * (
         case.world_size - _trained(case)
     )
@@ -307,7 +311,7 @@ _OWN: dict[str, Capability] = {
             model=Model(4, (*FOUR, Layer("linear", 4, checkpoint="reentrant"))),
         ),
     ),
-    # Last: what cannot do with these often hangs, and hangs are costly.
+    # These two come last: an implementation that lacks them often hangs, and a hang takes long.
     "few": Capability(
         lambda case: _trained(case) < case.world_size,
         _enough,
@@ -324,7 +328,7 @@ _OWN: dict[str, Capability] = {
 
 
 def _placed(own: dict[str, Capability]) -> dict[str, Capability]:
-    """Return the capabilities with those of all situations, each after the one it names."""
+    """Return the capabilities with those of all situations, each after the capability it names."""
     table = dict(own)
     waiting = {
         name: capability
@@ -341,17 +345,21 @@ def _placed(own: dict[str, Capability]) -> dict[str, Capability]:
 
 
 TRAINING = _placed(_OWN)
-"""Training capabilities by name, in the order they are probed. `SHOWN` are none of them."""
+"""The training capabilities by name, in the order of probing, without those of `SHOWN`."""
 
 
 _REMOVED = {
     name: order for order, name in enumerate([*(name for name in TRAINING if name != "few"), "few"])
 }
-"""When, of several, a capability is taken out of a case: what adds parameters last."""
+"""The order in which capabilities are removed from a case; the removal that adds parameters is
+last."""
 
 
 SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
-"""Training capabilities that no case contains: they show in how a case is driven, what is sent, what forwards start from."""
+"""The training capabilities that no case contains.
+
+They show in the way a case is driven, in the messages sent, and in the values forwards start from.
+"""
 
 
 SAMPLING: dict[str, frozenset[str]] = {
@@ -365,7 +373,7 @@ SAMPLING: dict[str, frozenset[str]] = {
     "elastic": frozenset({"another world size"}),
     "workers": frozenset(),
 }
-"""Situations that rules about samplers can meet only with a capability."""
+"""The situations that rules about samplers can meet only if the sampler has a capability."""
 
 
 _OF_TWO_RANKS = (
@@ -398,4 +406,4 @@ RANKS = {
     "three ranks": 3,
     "two ranks left at different steps": 3,
 }
-"""Situations that take more ranks than one, and how many."""
+"""The situations that need more than one rank, each with the number of ranks."""

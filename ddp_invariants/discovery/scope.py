@@ -1,8 +1,8 @@
-"""What cases may contain for what is on trial: its capabilities, its declarations, the machine.
+"""The limits of the cases for an implementation: capabilities, declarations and the machine.
 
-Cases are fitted to the scope when they are drawn, rather than skipped inside a property, which
-would let a property pass on nothing. A rule that is about something outside the scope is not
-claimed, and listed with the reason.
+A drawn case is changed until it fits the scope. If a property skipped cases instead, the property
+could pass without judging any case. A rule about something outside the scope is not claimed; the
+certificate lists the rule with the reason.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,6 +18,7 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.situations.scaling import Scaling
 
@@ -26,16 +27,16 @@ assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
 @dataclass(frozen=True)
 class Scope:
-    """What cases may contain.
+    """The limits within which cases are drawn.
 
     Attributes:
-        max_world_size: Largest W; also bounds the processes of a case.
-        without: Capabilities that are not drawn.
-        declared: What the DDP declares.
-        sampler: What the sampler declares.
-        deviating: Rules that the DDP is expected to breach, and why.
-        backend: Over what ranks communicate, and where their tensors are.
-        bounded: Why W is not larger.
+        max_world_size: The largest world size W; also the limit on the processes of a case.
+        without: The capabilities that no case contains.
+        declared: The declarations of the DDP.
+        sampler: The declarations of the sampler.
+        deviating: The rules that the DDP is expected to violate, each with the reason.
+        backend: The backend over which ranks communicate, and the device of their tensors.
+        bounded: The reason why W is not larger.
     """
 
     max_world_size: int = 4
@@ -47,12 +48,15 @@ class Scope:
     bounded: str = "more ranks were not asked for"
 
     def has(self, capability: str) -> bool:
-        """Whether cases may contain it."""
+        """Return whether cases may contain a capability."""
         return capability not in self.without
 
     @property
     def unclaimed(self) -> frozenset[str]:
-        """Situations of rules that what is on trial does not offer: no rule is asked to have met them."""
+        """The situations that the implementation under test does not offer.
+
+        A rule is proved without them, too.
+        """
         missing: set[str] = set()
         for name in self.without:
             missing |= (
@@ -67,28 +71,33 @@ class Scope:
         return frozenset(missing)
 
     def beyond(self, rule: str) -> frozenset[str]:
-        """Situations that take more ranks than there are: a rule that needs them is judged without, and is not proved."""
-        # Of a sampler's ranks none is a process.
-        ranks = self.max_world_size if not rule.startswith("SHARD") else max(RANKS.values())
+        """Return the situations that need more ranks than there are.
+
+        A rule that needs such a situation is judged without the situation, and is not proved.
+        """
+        # A sampler's ranks are no processes, so their number has no limit.
+        ranks = max(RANKS.values()) if invariant_of(rule) == "SHARD" else self.max_world_size
         return frozenset(situation for situation, least in RANKS.items() if least > ranks)
 
     def fit(self, case: TrainingCase) -> TrainingCase:
-        """The case as the implementation can be asked to run it."""
+        """Return the case, changed so that the implementation can run it."""
         if self.declared.stack is not None:
             case = _stacked(case, self.declared.stack)
-        # Twice, in an order that no hash seed changes: one optimizer is replaced by another, Adam
-        # by AdamW, AdamW by SGD, and SGD by Adam.
+        # Go through the capabilities twice, because a replaced optimizer may be missing, too: Adam
+        # is replaced by AdamW, AdamW by SGD, and SGD by Adam. The order does not depend on the
+        # hash seed.
         for name in 2 * sorted(self.without & TRAINING.keys(), key=_REMOVED.__getitem__):
             if name == "few" and self.declared.stack is not None:
-                continue  # Its number of parameters is fixed.
+                continue  # The stack fixes the number of parameters.
             if TRAINING[name].present(case):
                 case = TRAINING[name].removed(case)
         if (
             self.backend.device != "cpu"
             and case.scaler is not None
-            and any(one.dtype == "bfloat16" for one in case.model.layers)
+            and any(layer.dtype == "bfloat16" for layer in case.model.layers)
         ):
-            case = case.without(Scaling)  # Some versions of torch have no kernel for it there.
+            # Some versions of torch cannot unscale bfloat16 gradients on a device.
+            case = case.without(Scaling)
         return replace(
             case,
             init="equal" if self.declared.init == "seed" else case.init,
@@ -96,8 +105,8 @@ class Scope:
         )
 
     def fit_shards(self, case: ShardCase) -> ShardCase:
-        """The question as the sampler can be asked it."""
-        # What is scattered takes a process for each rank.
+        """Return the case, changed so that the sampler can be asked it."""
+        # A sampler that scatters needs a process for each rank.
         w = (
             min(case.world_size, self.max_world_size)
             if self.sampler.layout == "scatter"
@@ -123,7 +132,7 @@ class Scope:
         )
 
     def excluded(self, rule: str) -> str:
-        """Why a rule is not about what is on trial; empty where it is."""
+        """Return why a rule is not about the implementation under test; empty if it is."""
         if rule in dict(self.deviating):
             return f"deviates as {dict(self.deviating)[rule]}"
         return ALL_RULES[rule].why_excluded(self) if rule in ALL_RULES else ""
@@ -131,12 +140,12 @@ class Scope:
 
 @dataclass(frozen=True)
 class OnTrial:
-    """What is judged.
+    """The implementations under test: a DDP and a sampler, with the scope of their cases.
 
     Attributes:
         ddp: The DDP.
         sampler: The sampler.
-        scope: What cases may contain, from what the two accept and declare.
+        scope: The limits of the cases, from what the two accept and declare.
     """
 
     ddp: Ddp = field(default_factory=Ddp)
@@ -144,16 +153,16 @@ class OnTrial:
     scope: Scope = field(default_factory=Scope)
 
     def named(self, case: Case) -> str:
-        """The one a case is about."""
+        """Return the name of the implementation that a case is about."""
         return str(self.ddp if isinstance(case, TrainingCase) else self.sampler)
 
     def about(self, rule: str) -> str:
-        """The one a rule is about."""
-        return str(self.sampler if rule.startswith("SHARD") else self.ddp)
+        """Return the name of the implementation that a rule is about."""
+        return str(self.sampler if invariant_of(rule) == "SHARD" else self.ddp)
 
 
 def _stacked(case: TrainingCase, stack: Stack) -> TrainingCase:
-    """The case with a model of the one shape the implementation computes, and nothing but whole plain steps."""
+    """Return the case with whole plain steps and a model of the one shape that a stack computes."""
     widths = [layer.outputs for layer in case.model.layers if layer.kind == "linear"]
     count = stack.layers or len(widths)
     widths = (widths * count)[:count]

@@ -1,4 +1,7 @@
-"""A training case as pieces of Python source, for the templates of scripts: its model, its samples, the calls around a step."""
+"""A training case as pieces of Python source for the templates of scripts.
+
+The pieces are the model, the samples and the calls around a step.
+"""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +16,7 @@ from ddp_invariants.export.layers import built, sources
 
 
 def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
-    """A call as source text, with the arguments the case calls for."""
+    """Return a call as source text, with the arguments that the case needs."""
     wanted = {"": True, "cap": case.bucket_cap is not None, "group": case.outside > 0}
     given = [
         f"**{text}" if name == "**" else f"{name}={text}"
@@ -24,7 +27,7 @@ def called(function: str, first: str, rows: list[list[str]], case: TrainingCase)
 
 
 def frozen(case: TrainingCase) -> list[str]:
-    """Names of the parameters that must not move."""
+    """Return the names of the parameters that must not change."""
     layers = case.model.layers
     return [
         f"layers.{index}.{name}"
@@ -35,7 +38,7 @@ def frozen(case: TrainingCase) -> list[str]:
 
 
 def samples(case: TrainingCase, used: set[int], *, tagged: bool) -> dict[int, list[Any]]:
-    """Inputs and targets (and tags) of the samples some rank is given."""
+    """Return the inputs and targets (and tags) of the samples that ranks use, by sample index."""
     dataset = numbers.Dataset(case)
     return {
         index: [
@@ -48,7 +51,12 @@ def samples(case: TrainingCase, used: set[int], *, tagged: bool) -> dict[int, li
 
 
 def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str]]:
-    """Each rank's initial values by name (once where all are equal), the lines that build the layers, those that run them."""
+    """Return a model as the values of the template for models.
+
+    Returns:
+        Each rank's initial values by name (a single entry if all ranks start equal), the lines
+        that build the layers, and the lines that run them.
+    """
     initial: list[dict[str, Any]] = []
     for rank in range(1 if case.init == "equal" else case.world_size):
         taken, at = numbers.parameters(case, rank, case.model.numbers), 0
@@ -57,10 +65,11 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
             zip(case.model.layers, case.model.widths(), strict=False)
         ):
             for name, shape in layer.shapes(width).items():
-                shape = (*shape, 2) if layer.complex else shape  # noqa: PLW2901 - that of its numbers
+                shape = (*shape, 2) if layer.complex else shape  # noqa: PLW2901 - a complex element is two numbers
                 size = math.prod(shape)
                 piece, at = taken[at : at + size].reshape(shape), at + size
-                if not (name == "weight" and layer.tied is not None):  # Drawn and not used.
+                # The numbers of a tied weight are drawn, but not used.
+                if not (name == "weight" and layer.tied is not None):
                     as_kept = {
                         "count": np.trunc(piece * 8).astype(np.int64),
                         "seen": piece > 0,
@@ -69,19 +78,19 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                     }
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
-    modules = [
+    building = [
         built(case, index, layer, case.model.widths()[index])
         for index, layer in enumerate(case.model.layers)
     ]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
-    unused = {one.layer for one in case.unused}
+    unused = {each.layer for each in case.unused}
     forward = [
         "x = "
         + (f"x if {index} in self.passed_by else " if index in unused else "")
         + calls[layer.activation].format(f"self.layers[{index}](x)")
         for index, layer in enumerate(case.model.layers)
     ]
-    return initial, modules, forward
+    return initial, building, forward
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class Calls:
     Attributes:
         case: The case.
         source: `Description.source` of the DDP.
-        driven: The methods that a run found by name.
+        driven: The methods of the wrapper that a run found by name, by the moment of their call.
     """
 
     case: TrainingCase
@@ -100,13 +109,13 @@ class Calls:
 
     @property
     def methods(self) -> list[str]:
-        """The methods an adapter has."""
+        """The names of the adapter's methods."""
         methods: list[str] = self.source["methods"]
         return methods
 
     @property
     def quiet(self) -> bool:
-        """True if backwards but the last of a step go without communication."""
+        """True if all backwards of a step except the last run without communication."""
         return self.case.accumulation > 1 and self.driven["accumulation"] == "no_sync"
 
     @property
@@ -115,12 +124,12 @@ class Calls:
         return "BUCKET_CAP" in "".join(self.wrapping())
 
     def _by_name(self, moment: str, arguments: str = "") -> list[str]:
-        """A method of the wrapper that was found by its name."""
+        """Return the call of the wrapper's method for a moment; no line if it has none."""
         named = self.driven.get(moment, "")
         return [f"wrapped.{named.removesuffix('()')}({arguments})"] if named else []
 
     def wrapping(self) -> list[str]:
-        """From a model to what is called and its optimizer."""
+        """Return the lines that wrap the model and make the optimizer."""
         case, source, methods = self.case, self.source, self.methods
         usual = "OPTIMIZER({}.parameters(), **OPTIMIZER_ARGUMENTS)"
         lines = [
@@ -132,11 +141,20 @@ class Calls:
             cap = "BUCKET_CAP" if case.bucket_cap is not None else "None"
             lines += [
                 f"adapter = load(ON_TRIAL)({given})",
-                f"context = types.SimpleNamespace(rank=rank, world_size=WORLD_SIZE, bucket_cap={cap}, seed=SEED,",
+                (
+                    "context = types.SimpleNamespace(rank=rank, world_size=WORLD_SIZE, "
+                    f"bucket_cap={cap}, seed=SEED,"
+                ),
                 f"                                group={'group' if case.outside else 'None'},",
                 '                                lr=OPTIMIZER_ARGUMENTS["lr"],',
-                "                                optimizer_class=OPTIMIZER, optimizer_arguments=OPTIMIZER_ARGUMENTS,",
-                "                                optimizer=lambda trained: OPTIMIZER(trained, **OPTIMIZER_ARGUMENTS))",
+                (
+                    "                                optimizer_class=OPTIMIZER, "
+                    "optimizer_arguments=OPTIMIZER_ARGUMENTS,"
+                ),
+                (
+                    "                                optimizer=lambda trained: "
+                    "OPTIMIZER(trained, **OPTIMIZER_ARGUMENTS))"
+                ),
             ]
         lines += ["adapter.setup(context)"] if "setup" in methods else []
         lines += [f"optimizer = {usual.format('model')}"] if source["takes_optimizer"] else []
@@ -168,11 +186,14 @@ class Calls:
             return [*lines, f"optimizer = {called(loaded, own['first'], own['rows'], case)}"]
         return [
             *lines,
-            f"optimizer = {f'optimizer or {made}' if brings and 'make_optimizer' not in methods else made}",
+            (
+                "optimizer = "
+                f"{f'optimizer or {made}' if brings and 'make_optimizer' not in methods else made}"
+            ),
         ]
 
     def before_step(self) -> list[str]:
-        """At the start of a step."""
+        """Return the lines at the start of a step."""
         lines = (
             ["adapter.before_batch(wrapped, optimizer)"]
             if "before_batch" in self.methods
@@ -186,13 +207,13 @@ class Calls:
         return [*lines, f"optimizer.zero_grad({'' if set_to_none else 'set_to_none=False'})"]
 
     def forward(self) -> str:
-        """A forward."""
+        """Return the expression of a forward."""
         return (
             "adapter.forward(wrapped, inputs)" if "forward" in self.methods else "wrapped(inputs)"
         )
 
     def micro_step(self) -> list[str]:
-        """A forward and backward."""
+        """Return the lines of a forward and a backward."""
         scaled = self._scaled("loss")
         backward = (
             f"adapter.backward(wrapped, optimizer, {scaled})"
@@ -206,7 +227,7 @@ class Calls:
         )
 
     def forwarded(self, line: str) -> list[str]:
-        """A line with a forward in it, under autocast where the case says so."""
+        """Return a line that holds a forward, under autocast if the case asks for it."""
         for situation in self.case.situations:
             scripted = situation.scripted_forward(line)
             if scripted != [line]:
@@ -221,13 +242,16 @@ class Calls:
         return share
 
     def backward(self, loss: str) -> str:
-        """A loss's own backward."""
+        """Return the call of a loss's own `backward()`."""
         scaled = self._scaled(loss)
         whole = f"({scaled})" if scaled == f"{loss} / MICRO_STEPS" else scaled
         return f"{whole}.backward()"
 
     def _quietly(self, lines: list[str]) -> list[str]:
-        """A forward and backward which communicate in the last micro-step alone, where the wrapper can do that."""
+        """Return the lines, changed to communicate in a step's last micro-step only.
+
+        The lines stay as they are if the wrapper cannot do this, or if nothing is accumulated.
+        """
         if not self.quiet:
             return lines
         last, kernels = (
@@ -247,7 +271,7 @@ class Calls:
         ]
 
     def after_backward(self) -> list[str]:
-        """After a backward that is to be synchronised."""
+        """Return the lines after a backward whose gradients must be synchronised."""
         if "after_backward" in self.methods:
             return ["adapter.after_backward(wrapped, optimizer)"]
         lines, after = self._by_name("after backward"), self.source["after"]
@@ -256,13 +280,13 @@ class Calls:
         return lines
 
     def gradients(self) -> str:
-        """Names and synchronised gradients."""
+        """Return the expression of all names and synchronised gradients."""
         if "gradients" in self.methods:
             return "adapter.gradients(wrapped).items()"
         return "(name, parameter.grad) for name, parameter in model.named_parameters()"
 
     def step(self) -> list[str]:
-        """The update."""
+        """Return the lines of the update."""
         scripted = [line for each in self.case.situations for line in each.scripted_step()]
         if scripted:
             return scripted
@@ -276,14 +300,17 @@ class Calls:
 
 
 def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
-    """A case and its calls as values of templates/setting.j2 and templates/model.j2, and what every script does in a step.
+    """Return a case and its calls as values of templates.
+
+    They fill templates/setting.j2 and templates/model.j2, and the lines that every script runs in
+    a step.
 
     Args:
         case: The case.
         calls: The calls around a step.
-        tagged: True if each sample has a number of its own in the loss.
+        tagged: True if each sample adds its own tag to the loss.
     """
-    initial, built, forward = model(case)
+    initial, building, forward = model(case)
     batches = [[ranks.tolist() for ranks in micro] for micro in numbers.batches(case)]
     optimizers = {
         "sgd": "torch.optim.SGD",
@@ -297,7 +324,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "optimizer_class": optimizers[case.optimizer.kind],
         "optimizer_arguments": case.optimizer.arguments,
         "initial": initial,
-        "built": built,
+        "built": building,
         "forward": forward,
         "kinds": {layer.kind for layer in case.model.layers},
         "layers": sources(case.model.layers),
@@ -335,7 +362,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
 
 
 def _injected_failure(case: TrainingCase, calls: Calls) -> list[str]:
-    """The attempt at a step in which the user's own exception is raised and caught."""
+    """Return the lines of a step in which the user's own exception is raised and caught."""
     assert case.injected_failure is not None
     tried = [f"    {line}" for line in calls.micro_step()]
     return [

@@ -1,8 +1,9 @@
-"""Write a stored violation as one script of plain torch that anybody can run, and see it fail before it is handed out.
+"""The export of a stored violation as one script of plain torch that anybody can run.
 
-What is called and how comes from a rank that has loaded what is on trial
-(`driving.Description.source`, and what a small run found by name), never from the file: only
-numbers and texts of it enter the script, as literals.
+The script must show the violation once before it is handed out. A rank that has loaded the
+implementation under test says which calls the script makes (`driving.Description.source`, and the
+methods that a small run found by name). The violation's file never says so: only numbers and
+texts of the file enter the script, as literals.
 """
 
 import os
@@ -40,21 +41,21 @@ from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.situations.capability import BASE
 
 MOST_NUMBERS = 4000
-"""Parameters and samples a script spells out at most: some 30 KiB, more than anybody pastes."""
+"""The most parameters and samples a script writes out: about 30 KiB, more than anybody pastes."""
 CHECK_SECONDS = 90.0
-"""Seconds the script gets to show what it claims: importing torch, and its own watchdog of 10."""
+"""The seconds a script has to show its violation: to import torch, and its own watchdog's 10 s."""
 
 
 def script(pool: Pool, stored: StoredViolation) -> str:
-    """The script that shows a violation.
+    """Return the script that shows a violation.
 
     Args:
-        pool: Ranks to load what is on trial in, and to find out how it is driven.
+        pool: The ranks that load the implementation under test and find out how it is driven.
         stored: The violation.
 
     Raises:
-        ExportError: It cannot be written as one.
-        LoadFailure: What is on trial does not load.
+        ExportError: No script can show the violation.
+        LoadFailure: The implementation under test does not load.
         HarnessError: The harness failed.
     """
     if isinstance(stored.case, ShardCase):
@@ -63,7 +64,7 @@ def script(pool: Pool, stored: StoredViolation) -> str:
 
 
 def not_shown(text: str, stored: StoredViolation) -> str:
-    """Run a script in a new process, and say why it does not show its violation; empty where it does."""
+    """Return why a script, run in a new process, does not show its violation; empty if it does."""
     status, said = ran(text)
     if status == 1 and any(sign in said for sign in _signs(stored)):
         return ""
@@ -71,19 +72,23 @@ def not_shown(text: str, stored: StoredViolation) -> str:
 
 
 def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
-    """Run a script in a new process of an interpreter: its exit status, None where it had to be ended, and its output."""
+    """Run a script in a new process of an interpreter.
+
+    Returns:
+        The exit status (None if the script ran out of time and was killed) and the output.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "repro.py"
         path.write_text(text, encoding="utf-8")
-        # Beside the script, for an interpreter that lacks it: the reference is part of it, and may
-        # be on trial.
+        # The package lies beside the script for an interpreter that lacks it: the reference is
+        # part of the package, and may be the implementation under test.
         (path.parent / "ddp_invariants").symlink_to(Path(__file__).parents[1])
         here = {
             name: value
             for name, value in os.environ.items()
             if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         }
-        # A session of its own, so that its ranks can be ended with it.
+        # The script runs in its own session, so that a single signal ends its ranks, too.
         with subprocess.Popen(
             [python, str(path)],
             env=here,
@@ -102,7 +107,7 @@ def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
 
 
 def how_it_ended(status: int | None, said: str) -> str:
-    """How a script ended that did not show what it should, in words."""
+    """Return a sentence about the end of a script that did not show its violation."""
     if status is None:
         return f"it did not end within {CHECK_SECONDS:.0f} s"
     last = said.strip().splitlines()[-1:] or ["nothing"]
@@ -110,7 +115,7 @@ def how_it_ended(status: int | None, said: str) -> str:
 
 
 def _signs(stored: StoredViolation) -> list[str]:
-    """What a script prints when it shows its violation."""
+    """Return the texts of which a script prints at least one when it shows its violation."""
     signs = [f"{stored.failure.rule}: "]
     if stored.failure.rule == ENDS:
         raised = stored.evidence.ranks if stored.evidence is not None else ()
@@ -124,8 +129,8 @@ def _signs(stored: StoredViolation) -> list[str]:
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """A template with its values, without the imports it does not need."""
-    # Imported here: only an export needs it.
+    """Return a template filled with values, without the imports that the text does not use."""
+    # Imported here: only an export needs Jinja2.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -147,7 +152,7 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
 
 
 def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
-    """What both templates begin with."""
+    """Return the values that both templates begin with."""
     failure, k, n = stored.failure, *stored.confirmed
     fields = {
         "where": failure.where,
@@ -156,9 +161,12 @@ def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
         "case": describe(stored.case),
     }
     lines = [f"    {label:<8} {text}" for label, text in fields.items() if text]
-    found = f"Found by ddp-invariants {__version__} with torch {stored.torch}, confirmed in {k} of {n} runs."
+    versions = (
+        f"Found by ddp-invariants {__version__} with torch {stored.torch}, "
+        f"confirmed in {k} of {n} runs."
+    )
     title = f"{failure.rule} violated by {stored.on_trial}: {failure.fact}"
-    texts = {"title": title, "story": "\n".join(lines), "versions": found}
+    texts = {"title": title, "story": "\n".join(lines), "versions": versions}
     return {
         **{name: quoted(text) for name, text in texts.items()},
         "target": target,
@@ -168,9 +176,9 @@ def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
 
 
 def quoted(text: str) -> str:
-    """As it may stand in a docstring."""
+    """Return a text, changed so that it can stand in a docstring."""
     return (
-        "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
+        "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
         .replace("\\", "\\\\")
         .replace('"""', "'''")
     )
@@ -180,7 +188,7 @@ def quoted(text: str) -> str:
 
 
 def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dict[str, Any]:
-    """The values of the template for a training case.
+    """Return the values of the template for a training case.
 
     Raises:
         ExportError: It cannot be written as a script.
@@ -211,8 +219,8 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
         "lower": lower,
         "checks": checks,
         "parts": any(
-            checks[one]
-            for one in (
+            checks[name]
+            for name in (
                 "start",
                 "structure",
                 "equal_gradients",
@@ -241,7 +249,7 @@ def _too_much(
     source: Mapping[str, Any],
     stored: StoredViolation,
 ) -> str:
-    """Why a violation is beyond what a script shows; empty where it is not."""
+    """Return why a script cannot show a violation; empty if it can."""
     shown = _shown_by(rule)
     reasons = {
         shown.beyond: bool(shown.beyond),
@@ -255,8 +263,8 @@ def _too_much(
         and not shown.follows_unused,
         "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
         and not shown.follows_dropout,
-        "a loss is scaled, which a script shows of rules about what ranks skip, or have in common": case.scaler
-        is not None
+        "a loss is scaled, which a script shows of rules about what ranks skip, or have in "
+        "common": case.scaler is not None
         and (
             not shown.follows_scaler
             or stored.failure.fact.startswith(("with a loss scaler", "the loss scale"))
@@ -268,15 +276,15 @@ def _too_much(
 
 
 def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any], ddp: Ddp) -> str:
-    """Why a case is beyond what a script runs, whatever it is to show; empty where it is not."""
+    """Return why a script cannot run a case, for any rule; empty if it can."""
     numbers = (
         case.data.samples * (case.model.inputs + case.model.widths()[-1])
         + case.world_size * case.model.numbers
     )
     reasons = {
         "it is driven through a course's functions": ddp.name.startswith("course:"),
-        "its adapter does whole steps by itself (train_step), which leaves no place to look": "train_step"
-        in source["methods"],
+        "its adapter does whole steps by itself (train_step), which leaves no place to "
+        "look": "train_step" in source["methods"],
         "parameters are sharded, so no rank holds what a script could compare": declared.zero
         >= SHARDED,
         "passes do not alternate, or layers are computed again": any(
@@ -298,22 +306,25 @@ def called(
     declared: Declarations,
     source: Mapping[str, Any],
 ) -> Calls | str:
-    """What is called around a step of a case, found out by a small run; why a script cannot do that, where it cannot.
+    """Return the calls around a step of a case, or the reason why a script cannot make them.
+
+    A small run finds out which methods of the wrapper are called by name.
 
     Args:
-        pool: Ranks to run it on.
-        known: A case that is known to get as far as its first step, if one is.
+        pool: The ranks that do the small run.
+        known: A case that reaches its first step; None if none is known.
         case: The case.
-        ddp: What is on trial.
-        declared: What it declares.
-        source: How it is called (`driving.Description`).
+        ddp: The implementation under test.
+        declared: Its declarations.
+        source: `driving.Description.source` of the implementation.
     """
     scope = Scope(declared=declared, without=frozenset(declared.unsupported))
     for tried in (*([] if known is None else [known]), BASE, replace(BASE, world_size=1)):
         driven = pool.train(scope.fit(tried), ddp, fresh=True).ranks[0].driven
         if driven:
             return (
-                "its gradients lie in .main_grad, and a script would have to lend them to the optimizer as the suite does"
+                "its gradients lie in .main_grad, and a script would have to lend them to the "
+                "optimizer as the suite does"
                 if "gradients" in driven
                 else Calls(case, source, driven)
             )
@@ -321,7 +332,7 @@ def called(
 
 
 def _shown_by(rule: str) -> Script:
-    """Return how a script shows a rule's failure; plainly, for a rule that is not loaded here."""
+    """Return how a script shows a rule's failure; the default for a rule that is not loaded."""
     return ALL_RULES[rule].script if rule in ALL_RULES else Script()
 
 
@@ -344,7 +355,10 @@ def _started(checks: Mapping[str, bool]) -> list[str]:
 
 
 def takes_ranks(declared: SamplerDeclarations) -> str:
-    """Why no one process can ask a sampler that is not told its rank for all ranks' shards."""
+    """Return why a single process cannot ask a sampler for all ranks' shards.
+
+    The sampler is not given its rank as an argument.
+    """
     how = (
         "scatters"
         if declared.layout == "scatter"
@@ -354,7 +368,7 @@ def takes_ranks(declared: SamplerDeclarations) -> str:
 
 
 def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[str, Any]:
-    """The values of the template for a question to a sampler.
+    """Return the values of the template for a sampler's case.
 
     Raises:
         ExportError: It cannot be written as a script.
@@ -363,12 +377,13 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
         raise ExportError(
-            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: it {takes_ranks(declared)}"
+            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: "
+            f"it {takes_ranks(declared)}"
         )
     if case.resumed_by is not None:
         raise ExportError(
-            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: ranks of another number load its "
-            "state"
+            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: "
+            "ranks of another number load its state"
         )
     total = ShardView(ShardEvidence(case, ()), declared).total
     return {
