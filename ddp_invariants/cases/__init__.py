@@ -1,1 +1,4 @@
-"""A case: a model, data, an optimizer and a program, which together fix a run. Imports neither torch nor Hypothesis."""
+"""A case: a model, data, an optimizer and a program, which together fix a run.
+
+This package imports neither torch nor Hypothesis.
+"""

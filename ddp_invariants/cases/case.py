@@ -1,9 +1,8 @@
-"""The situation on trial: everything that fixes a run, and nothing else.
+"""The input of a test: exactly the facts that fix a run.
 
-A case is frozen data with one JSON form. The controller draws it, the ranks
-build their world from it, the oracle recomputes it, a file of it repeats it.
-Two kinds exist: a `TrainingCase` needs a process group, a `ShardCase` asks a
-sampler alone.
+A case is frozen data with one JSON form. The controller draws a case, the ranks set up their
+processes from it, the oracle recomputes it, and a file of the case repeats the run. Two kinds
+exist: a `TrainingCase` needs a process group, a `ShardCase` asks a sampler alone.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -39,7 +38,7 @@ Init = Literal["distinct", "equal"]
 Loss = Literal["tagged", "mse"]
 
 LARGEST_WORLD_SIZE = 64
-"""More ranks than this on one machine is a typing error, not a case."""
+"""The most ranks of a training case; a larger number on one machine is a typing error."""
 
 
 @dataclass(frozen=True)
@@ -48,25 +47,24 @@ class TrainingCase:
 
     Attributes:
         world_size: Ranks in the data-parallel group, W.
-        outside: Ranks before them in the default group which train nothing; above 0 the
-            implementation is handed a subgroup that does not contain rank 0.
+        outside: The number of ranks that train nothing. They come first in the default group. If
+            there are any, the implementation gets a subgroup that does not contain rank 0.
         steps: Optimizer updates.
-        accumulation: Backwards per step, K, each on a batch of its own (micro-steps); the loss is
-            divided by K, so that a step is one on a global batch of K * W * B samples.
+        accumulation: Backwards per step, K, each on its own batch (micro-steps). The loss is
+            divided by K, so that a step trains on a global batch of K * W * B samples.
         loss: `tagged` adds each sample's tag to its squared error, summed over outputs; `mse` is
-            the mean of squared errors over samples and outputs, as a whole training step computes
-            it by itself.
+            the mean of squared errors over samples and outputs, as an implementation computes it
+            that does whole training steps by itself.
         bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
-        init: Whether the ranks start from different parameters (`distinct`) or from equal ones.
+        init: `distinct` if the ranks start from different parameters, `equal` if from equal ones.
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
             fractions.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
-        zero_grad: What happens to gradients before each backward.
-        situations: What else happens in the run, at most one of each kind, in the order in which
+        zero_grad: The way in which gradients are cleared before each backward, or `never`.
+        situations: The other events of the run, at most one of each kind, in the order in which
             the kinds are registered (`ddp_invariants.situations`).
-        rounds: How often the whole run is repeated in the same processes; the evidence is the last
-            one's.
-        seed: Of parameters, samples and targets.
+        rounds: The number of runs in the same processes; the evidence is that of the last run.
+        seed: The seed of parameters, samples and targets.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -119,8 +117,8 @@ class TrainingCase:
             self.optimizer.kernels != "fused" or self.fusible,
             "optimizer.way",
             self.optimizer.kernels,
-            "another where parameters are not contiguous, of bfloat16, complex, or sometimes without "
-            "a gradient",
+            "another where parameters are not contiguous, of bfloat16, complex, or sometimes "
+            "without a gradient",
         )
         plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
         require(
@@ -167,7 +165,7 @@ class TrainingCase:
         return self if kept == self.situations else replace(self, situations=kept)
 
     def _of(self, kind: str, field: str, default: Any = None) -> Any:
-        """Return a field of the situation of a kind, or the default where there is none."""
+        """Return a field of the situation of a kind, or the default if the case has none."""
         return next(
             (getattr(each, field) for each in self.situations if each.kind == kind), default
         )
@@ -175,62 +173,62 @@ class TrainingCase:
     @property
     def poison(self) -> Poison | None:
         """A value that is not finite, or None."""
-        found: Poison | None = self._of("poison", "poison")
-        return found
+        value: Poison | None = self._of("poison", "poison")
+        return value
 
     @property
     def perturbation(self) -> Perturbation:
-        """What happens to the timing of collectives."""
-        found: Perturbation = self._of("perturbation", "perturbation", Perturbation())
-        return found
+        """The change of the timing of collectives."""
+        value: Perturbation = self._of("perturbation", "perturbation", Perturbation())
+        return value
 
     @property
     def injected_failure(self) -> InjectedFailure | None:
-        """The failure on purpose, or None."""
-        found: InjectedFailure | None = self._of("injected failure", "failure")
-        return found
+        """The injected failure, or None."""
+        value: InjectedFailure | None = self._of("injected failure", "failure")
+        return value
 
     @property
     def no_sync(self) -> NoSync:
-        """How the micro-steps but the last go without communication."""
-        found: NoSync = self._of("no_sync", "style", "plain")
-        return found
+        """The way in which all micro-steps except the last avoid communication."""
+        value: NoSync = self._of("no_sync", "style", "plain")
+        return value
 
     @property
     def unused(self) -> tuple[Unused, ...]:
         """The layers that some forwards pass by."""
-        found: tuple[Unused, ...] = self._of("unused", "layers", ())
-        return found
+        value: tuple[Unused, ...] = self._of("unused", "layers", ())
+        return value
 
     @property
     def crossed(self) -> int | None:
         """The rank whose branches are computed in the other order; None for none."""
-        found: int | None = self._of("crossed", "rank")
-        return found
+        value: int | None = self._of("crossed", "rank")
+        return value
 
     @property
     def passes(self) -> Passes:
-        """How the forwards and backwards of a step follow one another."""
-        found: Passes = self._of("passes", "order", "alternate")
-        return found
+        """The order of the forwards and backwards of a step."""
+        value: Passes = self._of("passes", "order", "alternate")
+        return value
 
     @property
     def between_steps(self) -> tuple[BetweenSteps, ...]:
-        """What the program does between steps."""
-        found: tuple[BetweenSteps, ...] = self._of("between steps", "actions", ())
-        return found
+        """The actions of the program between steps."""
+        value: tuple[BetweenSteps, ...] = self._of("between steps", "actions", ())
+        return value
 
     @property
     def exhausted(self) -> tuple[Exhausted, ...]:
         """The ranks that have batches for some of the steps only."""
-        found: tuple[Exhausted, ...] = self._of("exhausted", "ranks", ())
-        return found
+        value: tuple[Exhausted, ...] = self._of("exhausted", "ranks", ())
+        return value
 
     @property
     def saved_by(self) -> int | None:
-        """How many ranks saved the state that is loaded; None where nobody did."""
-        found: int | None = self._of("resized", "saved_by")
-        return found
+        """The number of ranks that saved the state to load; None if no state is loaded."""
+        value: int | None = self._of("resized", "saved_by")
+        return value
 
     def with_each(
         self, change: Callable[[Situation], Situation | None], **changes: Any
@@ -248,33 +246,33 @@ class TrainingCase:
 
     @property
     def penalty(self) -> bool:
-        """Whether every loss has a penalty on the gradient of the outputs by the inputs."""
+        """True if every loss has a penalty on the gradient of the outputs by the inputs."""
         return any(each.kind == "penalty" for each in self.situations)
 
     @property
     def clip(self) -> float | None:
-        """The largest norm of all gradients together that a step is made with; None for any."""
-        found: float | None = self._of("clipping", "norm")
-        return found
+        """The norm to which all gradients together are clipped before a step; None for no limit."""
+        value: float | None = self._of("clipping", "norm")
+        return value
 
     @property
     def scaler(self) -> LossScale | None:
         """The plan of the loss scaler, or None."""
-        found: LossScale | None = self._of("scaler", "plan")
-        return found
+        value: LossScale | None = self._of("scaler", "plan")
+        return value
 
     @property
     def autocast(self) -> bool:
-        """Whether forwards run under `torch.autocast` to bfloat16."""
+        """True if forwards run under `torch.autocast` to bfloat16."""
         return any(each.kind == "autocast" for each in self.situations)
 
     @property
     def recast(self) -> frozenset[str]:
-        """Weights that autocast casts for several uses.
+        """The weights that autocast casts for several uses.
 
-        Their gradients are added up before they are cast back where it keeps the first cast, as of
-        a leaf it does, and after that where the weight is a view of another tensor, or its cache is
-        off.
+        Autocast keeps the first cast of a leaf tensor. The gradients of all uses are then added up
+        before they are cast back. If the weight is a view of another tensor, or if autocast's
+        cache is off, the gradients are added up after they are cast back.
         """
         uses = Counter(
             f"layers.{index if layer.tied is None else layer.tied}.weight"
@@ -286,7 +284,7 @@ class TrainingCase:
 
     @property
     def scalable(self) -> bool:
-        """Whether torch's loss scaler can do with its gradients and its optimizer."""
+        """True if torch's loss scaler supports the case's gradients and its optimizer."""
         real = all(layer.dtype in ("float32", "float64", "bfloat16") for layer in self.model.layers)
         return (
             real
@@ -295,10 +293,10 @@ class TrainingCase:
         )
 
     def require_plain(self, where: str, **plain: object) -> None:
-        """Insist that little else happens in a case.
+        """Raise if a case has another event that a situation excludes.
 
         Args:
-            where: In which cases, as the end of a sentence.
+            where: The end of the message's sentence, which says in which cases this is required.
             plain: Attributes of the case and the values they must have, besides the usual ones.
 
         Raises:
@@ -317,23 +315,23 @@ class TrainingCase:
 
     @property
     def in_parts(self) -> bool:
-        """Whether one backward computes a gradient in parts, each in a backward of its own."""
+        """True if one backward computes a gradient in parts, each in its own inner backward."""
         return self.passes == "joint" and any(
             layer.checkpoint == "reentrant" for layer in self.model.layers
         )
 
     @property
     def sparse(self) -> bool:
-        """Whether a gradient is sparse."""
+        """True if a gradient is sparse."""
         return self.model.layers[0].sparse
 
     @property
     def fusible(self) -> bool:
-        """Whether torch's fused kernels can do the steps.
+        """True if torch's fused kernels can do the steps.
 
-        On CPU they take a tensor's memory from its first element on for its elements in order,
-        whatever its strides; that of SGD loses every whole vector of bfloat16 (16 elements), and
-        refuses a parameter that gets its first momentum late. They refuse what is complex.
+        On CPU the kernels ignore strides: they read a tensor's memory as its elements in order.
+        The kernel of SGD loses every whole vector of bfloat16 (16 elements), and refuses a
+        parameter that gets its first momentum late. All kernels refuse complex parameters.
         """
         plain = all(
             layer.layout == "contiguous" and layer.dtype in ("float32", "float64")
@@ -387,7 +385,7 @@ class TrainingCase:
         )
 
     def steps_of(self, rank: int) -> int:
-        """Return for how many steps a rank has batches."""
+        """Return the number of steps for which a rank has batches."""
         return next((each.steps for each in self.exhausted if each.rank == rank), self.steps)
 
     @property
@@ -403,30 +401,31 @@ class TrainingCase:
 
     @property
     def kills(self) -> bool:
-        """Whether a rank is killed on purpose."""
+        """True if the injected failure kills a rank."""
         return self.injected_failure is not None and self.injected_failure.kind == "death"
 
     @property
     def ranks_needed(self) -> int:
-        """Processes this case occupies."""
+        """The number of processes that the case needs."""
         return self.world_size + self.outside
 
 
 @dataclass(frozen=True)
 class ShardCase:
-    """One sampler asked for the shards of every rank over a few epochs.
+    """A question to a sampler: the shards of every rank over a few epochs.
 
     Attributes:
-        world_size: Ranks the dataset is dealt to, W.
+        world_size: The number of ranks that share the dataset, W.
         data: Dataset length, per-rank batch size and the sampler's arguments.
-        epochs: Epochs asked for, in this order, by `set_epoch`.
-        loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
-        saved_after: Batches each rank takes of the last epoch before its sampler's state is saved,
-            to be loaded into another one; None where nothing is saved.
-        resumed_by: World size of the ranks that load it, rank 0's state on all of them; None for
-            the rank that saved it alone.
-        workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
-            sampler; 0 for none.
+        epochs: The epochs to ask for, in this order, by `set_epoch`.
+        loader: True if a torch DataLoader also runs over the sampler, so that its batches are
+            counted.
+        saved_after: The number of batches of the last epoch that each rank takes before the state
+            of its sampler is saved. A new sampler loads the state. None if no state is saved.
+        resumed_by: World size of the ranks that load rank 0's state; None if each rank loads the
+            state that it saved.
+        workers: The number of DataLoader workers that iterate the last epoch, each with a copy of
+            its rank's sampler; 0 for none.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -475,7 +474,7 @@ def case_id(case: Case, implementation: str = "") -> str:
 
 
 def describe(case: Case) -> str:
-    """Return the case in one line: what differs from the defaults, after the world size."""
+    """Return the case in one line: the world size, then the values that differ from defaults."""
     parts = [f"world_size={case.world_size}"]
     for field in fields(case):
         value = getattr(case, field.name)

@@ -1,4 +1,4 @@
-"""The floating-point formats of a case: item sizes, unit roundoffs, smallest and largest numbers."""
+"""The number formats of a case: item sizes, unit roundoffs, smallest and largest numbers."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +25,12 @@ ITEM_SIZE = {
 PARTS = {"complex64": "float32", "complex128": "float64"}
 """The dtype of a complex number's real and imaginary part.
 
-Beyond bytes and shapes each part counts as a number of its own.
+Except for bytes and shapes, each part counts as a separate number.
 """
 
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Unit roundoff u of each dtype that gradients may have; for a complex dtype that of its parts."""
+"""The unit roundoff u of each dtype that gradients may have; a complex dtype uses its parts'."""
 
 
 SMALLEST_NORMAL = {

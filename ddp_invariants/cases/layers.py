@@ -1,4 +1,4 @@
-"""The model on trial, as data. The ranks build a torch module from it, the oracle uses numpy.
+"""The model of a case, as data. The ranks build a torch module from it, the oracle uses numpy.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -36,8 +36,8 @@ class Layer:
         kind: `linear` is x @ W.T + b. `scale` multiplies by a 0-d parameter. `empty` adds the sum
             of a parameter without elements. `statistics` has buffers (float, integer, bool) and no
             parameter. `branches` is x @ F.T - x @ S.T; a rank may compute either product first
-            (`TrainingCase.crossed`). `embedding` adds a row of a table of `ROWS`, which the
-            sample's first input chooses. `convolution` has a kernel of 2 x 2; its inputs are
+            (`TrainingCase.crossed`). `embedding` adds a row of a table of `ROWS`; the sample's
+            first input chooses the row. `convolution` has a kernel of 2 x 2; its inputs are
             channels of 2 x 2 pixels, padded above and to the left. `norm` is a LayerNorm.
             `attention` has one head and two tokens of half the width, and adds its input to the
             result. `batch_norm` is a BatchNorm2d over channels of 2 x 2 pixels, so that even one
@@ -58,8 +58,9 @@ class Layer:
         frozen: True if the parameters have requires_grad = False.
         tied: Index of an earlier linear layer or of the embedding, whose weight this layer uses;
             None for a weight of its own.
-        checkpoint: `none`, or how backward computes the layer again (torch.utils.checkpoint): within the
-            backward that is running (`plain`), or in a backward of its own inside it (`reentrant`).
+        checkpoint: `none`, or the way in which backward computes the layer again
+            (torch.utils.checkpoint): within the running backward (`plain`), or in a second
+            backward inside it (`reentrant`).
         twice: True if a forward calls a linear layer a second time, on its own result.
         sparse: True if an embedding's gradient is sparse: one entry for each time a row was chosen.
     """
@@ -89,7 +90,7 @@ class Layer:
         self._require_kind()
 
     def _require_computable(self) -> None:
-        """Check how often a pass computes it."""
+        """Check the fields that make a pass compute the layer more than once."""
         require(
             not self.twice or (self.of_kind.twice and self.checkpoint == "none"),
             "twice",
@@ -110,7 +111,7 @@ class Layer:
         )
 
     def _require_kind(self) -> None:
-        """Check its layout, its dtype and its gradient against its kind."""
+        """Check the layout, the dtype and the gradient of the layer against its kind."""
         require(
             not self.of_kind.layouts or self.layout in self.of_kind.layouts,
             "layout",
@@ -121,7 +122,8 @@ class Layer:
             self.of_kind.bfloat16 or self.dtype != "bfloat16",
             "dtype",
             self.dtype,
-            f"'float32' or 'float64' for {self.kind}: nothing of what bfloat16 leaves of it could be judged",
+            f"'float32' or 'float64' for {self.kind}: "
+            "nothing of what bfloat16 leaves of it could be judged",
         )
         require(
             not self.complex or self.of_kind.complex,
@@ -138,45 +140,48 @@ class Layer:
 
     @property
     def of_kind(self) -> Kind:
-        """The row of its kind."""
+        """The row of the layer's kind in the table of kinds."""
         return KINDS[self.kind]
 
     @property
     def complex(self) -> bool:
-        """True if its parameters are complex."""
+        """True if the layer's parameters are complex."""
         return self.dtype == "complex64"
 
     @property
     def lowered(self) -> Dtype:
-        """The dtype it computes in under autocast to bfloat16, which casts float32 operands of products."""
+        """The dtype the layer computes in under autocast to bfloat16.
+
+        Autocast casts the float32 operands of products.
+        """
         return "bfloat16" if self.of_kind.product and self.dtype == "float32" else self.dtype
 
     @property
     def buffers(self) -> tuple[str, ...]:
-        """The names of its buffers, in the order of registration."""
+        """The names of the layer's buffers, in the order of registration."""
         return tuple(self.of_kind.buffers(0))
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The names of the parameters it computes with, a tied weight too."""
+        """The names of the parameters that the layer computes with, with a tied weight."""
         return tuple(self._parameters(0))
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The names of its own parameters, in the order of registration."""
+        """The names of the layer's own parameters, in the order of registration."""
         return tuple(name for name in self.used if name != "weight" or self.tied is None)
 
     def _parameters(self, width: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the parameters it computes with at an input width."""
+        """Return the shapes of the parameters that the layer computes with, at an input width."""
         shapes = self.of_kind.parameters(self, width)
         return {name: shape for name, shape in shapes.items() if name != "bias" or self.bias}
 
     def shapes(self, width: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of its parameters, a tied weight too, and of its buffers, in order."""
+        """Return the shapes of all parameters, with a tied weight, and then of all buffers."""
         return self._parameters(width) | self.of_kind.buffers(width)
 
     def sizes(self, width: int) -> list[int]:
-        """Return the elements of each of its own parameters, in the order of registration."""
+        """Return the number of elements of each own parameter, in the order of registration."""
         return [prod(self.shapes(width)[name]) for name in self.parameters]
 
 
@@ -256,7 +261,8 @@ class Model:
             and not owner.sparse,
             f"{where}.tied",
             layer.tied,
-            "the index of an earlier linear layer that owns its weight, or of an embedding whose gradient is dense",
+            "the index of an earlier linear layer that owns its weight, "
+            "or of an embedding whose gradient is dense",
         )
         shapes = (
             owner.shapes(widths[layer.tied])["weight"],
@@ -290,7 +296,7 @@ class Model:
 
     @property
     def numbers(self) -> int:
-        """The count of its initial numbers; a complex element takes two."""
+        """The count of the model's initial numbers; a complex element takes two."""
         return sum(
             prod(shape) * (1 + layer.complex)
             for layer, width in zip(self.layers, self.widths(), strict=False)
@@ -298,7 +304,7 @@ class Model:
         )
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
-        """Return the names of the parameters that a forward uses which passes some layers by."""
+        """Return the names of the parameters used by a forward that passes some layers by."""
         return frozenset(
             f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
             for index, layer in enumerate(self.layers)

@@ -1,4 +1,4 @@
-"""What a training program is made of beside its model: data, optimizer, and all that happens between, in and to its steps.
+"""The parts of a training program besides its model: data, optimizer, and the events of its steps.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -31,18 +31,21 @@ PerturbationKind = Literal[
 Sentinel = Literal["finite", "nan"]
 InjectedFailureKind = Literal["forward error", "backward error", "death"]
 SENTINEL = 12345.0
-"""What a buffer holds while its result is withheld, unless the case asks for NaN. Finite, since a NaN survives a division."""
+"""The value in a buffer while its result is withheld, unless the case asks for NaN.
+
+The value is finite, because a NaN stays a NaN after a division.
+"""
 
 
 @dataclass(frozen=True)
 class Data:
-    """The dataset and how a sampler deals it out. Sample i is fixed by (case seed, i) alone.
+    """The dataset and the arguments of its sampler. The case's seed and i alone fix sample i.
 
     Attributes:
         samples: Dataset length N.
         batch_size: Samples per rank and step, B.
-        shuffle: Whether the sampler permutes by (seed, epoch).
-        drop_last: Whether the sampler drops the tail instead of padding it.
+        shuffle: True if the sampler permutes the dataset by (seed, epoch).
+        drop_last: True if the sampler drops the tail instead of padding it.
         seed: The sampler's seed.
     """
 
@@ -62,17 +65,19 @@ class Data:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimizer of every rank and of the oracle. `lr` is a power of two, 2**log2_lr, so that steps can be exact.
+    """The optimizer of every rank and of the oracle.
+
+    The learning rate is a power of two, 2**log2_lr, so that steps can be exact.
 
     Attributes:
-        kind: `adam` adds weight decay to the gradient, `adamw` takes it off the parameter.
+        kind: `adam` adds weight decay to the gradient, `adamw` subtracts it from the parameter.
         log2_lr: Binary logarithm of the learning rate.
-        momentum: Of SGD alone.
-        weight_decay: As torch takes it.
-        nesterov: Whether SGD looks ahead by its momentum.
-        kernels: Which of torch's implementations steps: a loop over parameters, one over operations
-            (`foreach`), or one kernel (`fused`), which on CPU takes contiguous parameters that all
-            have a gradient (`TrainingCase.fusible`).
+        momentum: The momentum; of SGD only.
+        weight_decay: The weight decay, as torch's optimizers define it.
+        nesterov: True if SGD uses Nesterov momentum.
+        kernels: The implementation of torch that makes a step: a loop over parameters, a loop over
+            operations (`foreach`), or one kernel (`fused`). On CPU the kernel needs contiguous
+            parameters that all have a gradient (`TrainingCase.fusible`).
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -104,7 +109,7 @@ class Optimizer:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What torch's optimizer is given beside parameters."""
+        """The arguments of torch's optimizer besides the parameters."""
         named: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         named |= {"momentum": self.momentum} if self.kind == "sgd" else {}
         named |= {"nesterov": True} if self.nesterov else {}
@@ -127,17 +132,18 @@ class Poison:
 
 @dataclass(frozen=True)
 class LossScale:
-    """A loss scaler (`torch.amp.GradScaler`) on every rank, each rank's of its own.
+    """The plan of a loss scaler (`torch.amp.GradScaler`); every rank has its own scaler.
 
-    All its factors are powers of two, so that scaling and unscaling round nothing that is not too
-    small to be a normal number.
+    All factors are powers of two, so that scaling and unscaling round only numbers that are too
+    small to be normal.
 
     Attributes:
-        log2_scale: Binary logarithm of what the first step's loss is multiplied by.
-        interval: After so many steps in a row that were made, the scale grows.
-        log2_growth: Binary logarithm of what it is multiplied by then.
-        log2_backoff: Binary logarithm of what it is divided by when a step is skipped.
-        unscaled: Whether the program unscales gradients itself before the step, as it must where
+        log2_scale: Binary logarithm of the scale of the first step's loss.
+        interval: The number of consecutive steps without a skipped one after which the scale
+            grows.
+        log2_growth: Binary logarithm of the factor by which the scale grows.
+        log2_backoff: Binary logarithm of the divisor of the scale when a step is skipped.
+        unscaled: True if the program itself unscales gradients before the step, as it must if
             they are clipped.
     """
 
@@ -156,24 +162,24 @@ class LossScale:
         between("log2_backoff", self.log2_backoff, 1, 120)
 
     def most(self, steps: int) -> int:
-        """Binary logarithm of the largest scale in so many steps."""
+        """Return the binary logarithm of the largest scale in a number of steps."""
         return self.log2_scale + self.log2_growth * (steps // self.interval)
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """What happens to the timing of collectives. A right program cannot tell: it gives the same bits under each.
+    """A change of the timing of collectives. A correct program gives the same bits under each.
 
     Attributes:
-        kind: `none`; `withheld` hands a result over only when somebody waits for it, and until then
-            the buffer holds a sentinel; `delays` starts every collective of every rank after a time
-            of its own, fixed by the case's seed; `late` starts those of one rank late; `slow
-            communication` and `slow computation` keep a device busy with nothing before each
-            collective, or each gradient, on the stream that it is queued on.
-        sentinel: What a withheld buffer holds: a number, or NaN.
-        rank: The late one.
-        milliseconds: The late rank's delay, the longest of the others, or for how long a device is
-            kept busy.
+        kind: `none` changes nothing. `withheld` delivers a result only when the program waits for
+            it; until then the buffer holds a sentinel. `delays` starts each collective of each
+            rank after its own delay, which the case's seed fixes. `late` starts the collectives
+            of one rank late. `slow communication` makes a device wait before each collective, and
+            `slow computation` before each gradient, on the stream that runs it.
+        sentinel: The value in a withheld buffer: a number, or NaN.
+        rank: The rank whose collectives start late.
+        milliseconds: The delay of the late rank, the longest of all `delays`, or the time for
+            which a device waits.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -190,16 +196,19 @@ class Perturbation:
 
     @property
     def words(self) -> str:
-        """What is done, as the end of "only when …"; empty where nothing is."""
+        """The change as the end of "only when …"; empty if nothing changes."""
         if self.kind == "withheld":
             return "results are withheld until they are waited for" + (
                 ", NaN meanwhile" if self.sentinel == "nan" else ""
             )
         if self.kind == "delays":
-            return f"collectives start up to {self.milliseconds} ms late, each rank's at times of its own"
+            return (
+                f"collectives start up to {self.milliseconds} ms late, "
+                "each rank's at times of its own"
+            )
         if self.on_device:
-            what = "collective" if self.kind == "slow communication" else "gradient"
-            return f"the device does nothing for {self.milliseconds} ms before each {what}"
+            operation = "collective" if self.kind == "slow communication" else "gradient"
+            return f"the device does nothing for {self.milliseconds} ms before each {operation}"
         return (
             f"rank {self.rank} starts its collectives {self.milliseconds} ms late"
             if self.kind == "late"
@@ -208,22 +217,22 @@ class Perturbation:
 
     @property
     def on_device(self) -> bool:
-        """Whether it is of what is queued on a device, and none elsewhere."""
+        """True if the change delays a device's streams; it changes nothing on CPU."""
         return self.kind.startswith("slow")
 
 
 @dataclass(frozen=True)
 class InjectedFailure:
-    """What goes wrong at one step.
+    """A failure that the user's program has at one step.
 
     Attributes:
-        kind: An exception of the user's own in the middle of the module's forward, or of its
-            backward, on every rank; it is caught, gradients are cleared, and the step is run again.
-            Or the `death` of one rank's process as the step's forward
-            starts, from the second on: what is set up in the first may wait for everybody as long
-                as it likes.
-        step: When.
-        rank: Who dies.
+        kind: A `forward error` or a `backward error` is an exception of the user's own, raised on
+            every rank in the middle of the module's forward or backward. The program catches the
+            exception, clears the gradients and runs the step again. The `death` of one rank's
+            process comes as the step's forward starts, from the second step on: an implementation
+            may still set something up in the first step, and wait for all ranks without a limit.
+        step: The step that fails.
+        rank: The rank that dies.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -241,11 +250,11 @@ class Unused:
     """A layer that forwards pass by, so that its parameters get no gradient there.
 
     Attributes:
-        layer: Its index. As wide out as in, since its input is handed on as it is, the activation
-            left out too.
-        rank: On which rank; None for all.
-        step: At which step; None for every one.
-        micro_step: In which of a step's micro-steps, counted from 0; None for all.
+        layer: The index of the layer. Its result must be as wide as its input, because the forward
+            passes the input on unchanged, without the activation.
+        rank: The rank whose forwards pass the layer by; None for all ranks.
+        step: The step at which they do so; None for all steps.
+        micro_step: The micro-step of a step, counted from 0; None for all micro-steps.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -258,11 +267,11 @@ class Unused:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """A rank that runs out of batches before others do.
+    """A rank that runs out of batches before the other ranks do.
 
     Attributes:
-        rank: Which.
-        steps: For how many steps it has batches.
+        rank: The rank.
+        steps: The number of steps for which the rank has batches.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -273,20 +282,21 @@ class Exhausted:
 
 @dataclass(frozen=True)
 class BetweenSteps:
-    """What the program does on every rank before a step, besides training.
+    """An action of the program on every rank before a step, besides training.
 
     Attributes:
-        kind: An `evaluation` of the step's batch without gradients, or `evaluation with gradients`
-            that nobody asks for; `forward only`, in training, of which nothing comes; from now on a
-            quarter of the `learning rate`, or half of the momentum and of the weight `decay`; a
-            layer is frozen (`freeze`), its gradients cleared, or trained from now on (`unfreeze`);
-            gradients are cleared, and parameters `cast` to float64 and back; a deep `copy` of what
-            is trained is taken and kept; what is trained is given its own saved values as new
-            tensors (`assign`), and its optimizer is made anew; it and its optimizer are saved and
-            loaded into ones made anew, of other values (`reload`); or `buffers` are written to in
-            place, the same on every rank, as who resets running statistics does.
-        step: Before which step, from the second on.
-        layer: The one that is frozen or trained from now on.
+        kind: `evaluation` evaluates the step's batch without gradients, and `evaluation with
+            gradients` with autograd on, but without a backward. `forward only` runs a forward in
+            training mode and no backward. `learning rate` divides the learning rate by four from
+            now on; `decay` halves the momentum and the weight decay. `freeze` freezes a layer and
+            clears its gradients; `unfreeze` trains a layer from now on. `cast` clears gradients
+            and casts the parameters to float64 and back. `copy` takes a deep copy of the wrapped
+            model and keeps it. `assign` gives the model its own saved values as new tensors, and
+            makes a new optimizer. `reload` saves the model and its optimizer, and loads both into
+            new ones that start from other values. `buffers` writes to the buffers in place,
+            the same on every rank, as a program does that resets running statistics.
+        step: The step that follows the action, from the second step on.
+        layer: The layer that is frozen or trained from now on.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -300,10 +310,10 @@ class BetweenSteps:
 
     @property
     def clears(self) -> bool:
-        """Whether gradients that were left in place do not outlive it."""
+        """True if the action removes gradients that were left in place."""
         return self.kind in ("freeze", "cast", "assign", "reload")
 
     @property
     def freezes(self) -> bool:
-        """Whether it changes what is trained."""
+        """True if the action changes which layers are trained."""
         return self.kind in ("freeze", "unfreeze")

@@ -1,4 +1,4 @@
-"""The base of all situations: what the controller asks of each class, and which classes there are.
+"""The base class of all situations, with all methods that the controller calls, and their list.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -10,26 +10,29 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 
 class Situation:
-    """Base of the classes that say what else may happen in a training run.
+    """Base of the classes for events of a training run besides plain training.
 
-    A subclass is a frozen dataclass in a module of its own in `ddp_invariants.situations`. It has a
-    field `kind` with one value, by which files name the class, and the fields that describe what
-    happens. Its methods say all that the controller needs. `case` is a `TrainingCase` in all of
-    them, whose module imports this one.
+    A subclass is a frozen dataclass in its own module of `ddp_invariants.situations`. It has a
+    field `kind` with one value, by which files name the class, and fields that describe the
+    event. Its methods say all that the controller needs. In all of them `case` is a
+    `TrainingCase`, whose module imports this one.
     """
 
     kind: str
     options: ClassVar[dict[str, Any]] = {}
     """Options of `search.strategies.training_cases` that the class reads, with their defaults."""
     moment: ClassVar[str] = ""
-    """One of `situations.draft.MOMENTS`: when the situation is drawn; "" where others draw it."""
+    """The moment of the draft at which the situation is drawn (`situations.draft.MOMENTS`).
+
+    "" if another situation draws it.
+    """
     in_whole_steps: ClassVar[bool] = False
-    """Whether an implementation that trains whole steps by itself can be put into the situation."""
+    """True if the situation suits an implementation that trains whole steps by itself."""
     in_earlier_run: ClassVar[bool] = True
-    """Whether a run that saves a state for another number of ranks is in the situation, too."""
+    """True if the situation also holds in an earlier run that saves a state to load."""
 
     def check(self, case: Any) -> None:
-        """Insist that the situation can happen in a case.
+        """Raise if the situation cannot happen in a case.
 
         Raises:
             CaseError: A field is out of its range, or something else in the case excludes it.
@@ -45,12 +48,12 @@ class Situation:
         yield from ()
 
     def without_layer(self, index: int) -> "Situation | None":
-        """Return the situation once a layer is taken out of the model; None where it is over then."""
+        """Return the situation after a layer is removed from the model; None if it ends then."""
         del index
         return self
 
     def in_one_backward(self) -> "Situation | None":
-        """Return the situation in a case of one backward per step; None where there is none."""
+        """Return the situation in a case of one backward per step; None if it cannot be there."""
         return self
 
     def at(self, case: Any, step: int) -> Any:
@@ -60,14 +63,14 @@ class Situation:
 
     @classmethod
     def prepare(cls, draft: Any) -> None:
-        """Draw what a draft (`situations.draft.Draft`) wants besides, before any of its parts."""
+        """Change a draft (`situations.draft.Draft`) before any of its parts is drawn."""
 
     @classmethod
     def drawn(cls, draft: Any) -> None:
-        """Draw the situation where a draft wants it, and change other parts to make it possible."""
+        """Draw the situation if a draft wants it, and change other parts to make it possible."""
 
     def fitted(self, case: Any) -> Any:
-        """Return a drawn case with the situation, or as it is where the situation cannot happen."""
+        """Return a drawn case with the situation, or unchanged if the situation cannot happen."""
         return case.with_situation(self)
 
     @classmethod
@@ -82,11 +85,11 @@ class Situation:
 
     @classmethod
     def counted(cls, case: Any) -> dict[str, str | set[str]]:  # noqa: ARG003 - for others
-        """Return what a coverage table counts of any case, by dimension."""
+        """Return the entries of any case that a coverage table counts, by dimension."""
         return {}
 
     def unscripted(self, case: Any) -> str:  # noqa: ARG002 - for others
-        """Return why no script can show a case in the situation; "" where one can."""
+        """Return why no script can show a case in the situation; "" if a script can."""
         return ""
 
     def scripted_setup(self) -> list[str]:
@@ -94,7 +97,7 @@ class Situation:
         return []
 
     def scripted_forward(self, line: str) -> list[str]:
-        """Return a line of a script that holds a forward, as it runs in the situation."""
+        """Return the lines of a script that run a forward in the situation."""
         return [line]
 
     def scripted_loss(self, loss: str) -> str:
@@ -102,12 +105,12 @@ class Situation:
         return loss
 
     def scripted_step(self) -> list[str]:
-        """Return lines of a script that make an update; none where it is the usual one."""
+        """Return lines of a script that make an update; none for the usual update."""
         return []
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """Let pydantic read any registered situation where a field is a `Situation`."""
+        """Return a schema by which pydantic reads any registered class for a `Situation` field."""
         if cls is not Situation:
             return handler(source)
         # Imported here: only the controller has pydantic.
@@ -125,4 +128,4 @@ KINDS: dict[str, type[Situation]] = {}
 
 def register(*classes: type[Situation]) -> None:
     """Make classes of situations known to cases and to readers of files."""
-    KINDS.update({vars(one)["kind"]: one for one in classes})
+    KINDS.update({vars(situation)["kind"]: situation for situation in classes})

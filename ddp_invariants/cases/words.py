@@ -1,4 +1,4 @@
-"""A case's fields in words.
+"""The fields of a case in words.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -20,7 +20,10 @@ from ddp_invariants.cases.program import (
 
 
 def brief(value: object) -> str:
-    """Return a field's value as `describe` prints it: of a plan, the fields that have another value than usual."""
+    """Return a field's value as `describe` prints it.
+
+    Of a plan, such as an optimizer, only the fields are printed that differ from their defaults.
+    """
     if isinstance(value, Model):
         return f"{value.inputs}->" + ",".join(brief(layer) for layer in value.layers)
     if isinstance(value, Layer):
@@ -33,7 +36,7 @@ def brief(value: object) -> str:
         and value
         and isinstance(value[0], Unused | BetweenSteps | Exhausted)
     ):
-        return "+".join(brief(one) for one in value)
+        return "+".join(brief(each) for each in value)
     if isinstance(
         value,
         Data

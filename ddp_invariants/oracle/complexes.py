@@ -42,7 +42,7 @@ def _apart(ball: Ball) -> Parts:
 
 
 def _halves(ball: Ball) -> Parts:
-    """Return the parts of numbers whose real parts all stand first. Shape (…, 2 n) to twice (…, n)."""
+    """Return the parts of numbers whose real parts stand first. Shape (…, 2 n) to twice (…, n)."""
     middle = ball.centre.shape[-1] // 2
     return _some(ball, slice(None, middle)), _some(ball, slice(middle, None))
 

@@ -9,12 +9,12 @@ from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.oracle.balls import OWN_ROUNDOFF, Ball, Entries, Format, gamma, scaled_sum
 
 
-def _where(chosen_P: NDArray[np.bool_], one: Ball, other: Ball) -> Ball:
-    """Elements of one where they are chosen, of the other elsewhere."""
+def _where(chosen_P: NDArray[np.bool_], chosen: Ball, default: Ball) -> Ball:
+    """Return the elements of `chosen` at the chosen places, and of `default` elsewhere."""
     return Ball(
-        np.where(chosen_P, one.centre, other.centre),
-        np.where(chosen_P, one.radius, other.radius),
-        np.where(chosen_P, one.quantum, other.quantum),
+        np.where(chosen_P, chosen.centre, default.centre),
+        np.where(chosen_P, chosen.radius, default.radius),
+        np.where(chosen_P, chosen.quantum, default.quantum),
     )
 
 
@@ -23,9 +23,9 @@ class Optimization:
     """The optimizer of single-process training, over all trainable parameters end to end (P).
 
     Attributes:
-        first: Momentum buffer, or Adam's first moment; None before the first step.
+        first: The momentum buffer, or Adam's first moment; None before the first step.
         second: Adam's second moment.
-        steps: Updates made; of each element where some were left out of one.
+        steps: The number of updates; one number per element once an update left elements out.
     """
 
     first: Ball | None = None
@@ -41,15 +41,15 @@ class Optimization:
         left_out_P: NDArray[np.bool_] | None = None,
         entries: Entries | None = None,
     ) -> Ball:
-        """The parameters after one update.
+        """Return the parameters after one update.
 
         Args:
             plan: The optimizer.
-            parameters: Before it.
-            gradient: All parameters'.
-            form: Their formats.
-            left_out_P: Which have no gradient: the update passes them and their state by.
-            entries: What a sparse gradient is kept as the sum of: plain SGD may take them off one
+            parameters: The parameters before the update.
+            gradient: The gradient of all parameters.
+            form: The formats of the parameters.
+            left_out_P: True for elements without a gradient, which keep their value and state.
+            entries: The entries whose sum a sparse gradient is. Plain SGD may subtract them one
                 after another.
         """
         if entries is not None:
@@ -69,7 +69,10 @@ class Optimization:
         return _where(left_out_P, parameters, updated)
 
     def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
-        """SGD as torch computes it; its fused kernels round where the loop does, or less often."""
+        """Return the parameters after a step of SGD as torch computes it.
+
+        Torch's fused kernels round at the same places as its loop, or at fewer.
+        """
         update = gradient
         if plan.weight_decay:
             update = scaled_sum(update, 1.0, parameters, plan.weight_decay, form)
@@ -87,10 +90,11 @@ class Optimization:
         return scaled_sum(parameters, 1.0, update, -plan.lr, form)
 
     def _adam(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
-        """Adam and AdamW as torch computes them: at most 8 roundings of quantities no larger than those in `most` below.
+        """Return the parameters after a step of Adam or AdamW as torch computes them.
 
-        Those of constants are counted: the fused kernels, where they are vectors, hold theirs in
-            the parameter's dtype.
+        Torch makes at most 8 roundings of quantities that are no larger than `most` below. The
+        number includes the roundings of constants: vectorised fused kernels hold their constants
+        in the parameter's dtype.
         """
         decoupled = plan.weight_decay if plan.kind == "adamw" else 0.0
         if plan.weight_decay and plan.kind == "adam":

@@ -14,7 +14,7 @@ _ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _BLOCKS = st.sampled_from(
     ("",) * 20 + ("convolution", "norm", "attention", "transformer", "dropout", "batch_norm")
 )
-"""What costs more to judge, and makes little else exact: rarely."""
+"""Blocks of layers, drawn rarely: they cost more to judge, and little around them stays exact."""
 _EMBEDDINGS = st.sampled_from(("",) * 27 + ("dense", "sparse", "tied", "dense", "sparse"))
 _COMPLEX = (
     Layer("linear", dtype="complex64"),
@@ -24,10 +24,17 @@ _COMPLEX = (
 _RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
 _ODD = st.sampled_from(("bfloat16", "sparse", *_COMPLEX[:1], "bfloat16", "sparse", *_COMPLEX[1:2]))
 _DRAWN = 96
-"""Width at which one sample is enough for a forward to draw numbers that chance cannot repeat (invariants/rng.py)."""
+"""The width at which one sample makes a forward draw enough numbers.
+
+By chance the same numbers are then not drawn again (invariants/rng.py).
+"""
 _WIDTHS = st.sampled_from((1, 2, 3, 4, 8, 8))
 _FIRST_OUTPUTS = st.sampled_from((0, 0, 0, 1, 2, 3, 4, 8))
-"""0: as wide as the input. A first layer that is square often has a twin: only of equal shapes can one pass for another."""
+"""The outputs of the first layer; 0 means as wide as the input.
+
+A square first layer often has a second layer of the same shape. A defect can confuse two layers
+only if their shapes are equal.
+"""
 _KINDS: SearchStrategy[LayerKind] = st.sampled_from(
     ("linear", "linear", "scale", "statistics", "empty")
 )
@@ -47,11 +54,15 @@ _PLANS = st.tuples(
     _COINS,
     _SMALL,
 )
-"""One more layer: kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen, tied, and to which."""
+"""The plan of one more layer.
+
+Its parts are kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen,
+tied, and the number of the layer it is tied to.
+"""
 
 
 OPTIONS = ("buffers", "every_kind", "odd", "drawing")
-"""Options of `models` that `search.strategies.training_cases` hands on."""
+"""The options of `models` that `search.strategies.training_cases` passes on."""
 
 
 @st.composite
@@ -200,7 +211,7 @@ def models(
 
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
-    """Layers of kinds that need a width of their own, after one that makes it where it is another."""
+    """Return layers of a kind that needs a certain width, after a layer that makes this width."""
     least = {"convolution": 4, "batch_norm": 4, "norm": 1, "dropout": 1}.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width

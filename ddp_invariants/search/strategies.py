@@ -27,11 +27,17 @@ from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.draft import Draft
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
-"""In bytes: from every parameter alone to all in one bucket, for models of 4 to some 100 bytes."""
+"""Bucket capacities in bytes, from a bucket for each parameter to one bucket for all.
+
+A model has from 4 to some 100 bytes.
+"""
 _SEEDS = st.integers(0, 2**31 - 1)
 _SMALL = st.integers(0, 7)
 _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
-"""Samples beyond the fewest. Short datasets are frequent: ranks share batches, shards are padding."""
+"""The number of samples beyond the fewest possible.
+
+Short datasets are frequent, so that ranks share batches and shards consist of padding.
+"""
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _ONE_IN_SIX = st.sampled_from((False,) * 5 + (True,))
@@ -59,7 +65,7 @@ _OTHERS = st.none() | st.integers(1, 6)
 
 
 def _bytes(model: Model) -> Iterator[int]:
-    """Bytes of each trained parameter, in the order of registration."""
+    """Yield the bytes of each trained parameter, in the order of registration."""
     for layer, width in zip(model.layers, model.widths(), strict=False):
         if not layer.frozen:
             yield from (size * ITEM_SIZE[layer.dtype] for size in layer.sizes(width) if size)
@@ -81,9 +87,9 @@ def training_cases(
     """Draw training runs within a scope.
 
     Args:
-        draw: Hypothesis'.
-        scope: What may be drawn.
-        world_sizes: Those to choose from, simplest first; the scope's maximum still holds.
+        draw: Hypothesis' `draw`.
+        scope: The limits of the cases.
+        world_sizes: The world sizes to choose from, simplest first, up to the scope's maximum.
         least_steps: Fewest optimizer updates.
         capped: Always set a bucket capacity.
         accumulated: Always have several backwards per step.
@@ -115,7 +121,7 @@ def training_cases(
     draft.zero_grad = draft.choice(draft.clearings)
     _draw_situations(draft, "program")
     if capped and fitting:
-        # What just fits into a bucket tells a capacity that is a little less, as MB for MiB.
+        # Parameters that just fill a bucket expose a slightly smaller capacity, as MB for MiB.
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
     return scope.fit(_drawn_case(draft, bucket_cap=cap, rounds=rounds))
 
@@ -169,7 +175,8 @@ def _drawn_data(draft: Draft) -> Data:
 def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
     """Draw the rest of a case, and return the case with all situations that it can be in."""
     optimizer = draft.draw(_OPTIMIZERS)
-    if draft.model.layers[0].sparse:  # Which plain SGD takes, and nothing that is left in place.
+    # A sparse gradient needs plain SGD, and must not be left in place from step to step.
+    if draft.model.layers[0].sparse:
         optimizer = Optimizer(log2_lr=optimizer.log2_lr)
         draft.clear_gradients()
     values: Values = draft.choice(("integer", "real"))
@@ -192,7 +199,7 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
         case = situation.fitted(case)
     try:
         return replace(case, optimizer=optimizer)
-    except CaseError:  # Fused kernels take few cases.
+    except CaseError:  # Fused kernels support few cases.
         return replace(case, optimizer=replace(optimizer, kernels="default"))
 
 
@@ -206,11 +213,11 @@ def shard_cases(
     least_samples: int = 0,
     worked: bool = False,
 ) -> ShardCase:
-    """Questions to a sampler: dataset lengths dense in 0 … 3W and beyond, one to three epochs.
+    """Draw cases of samplers: every dataset length from 0 to 3W and beyond, one to three epochs.
 
     Args:
-        draw: Hypothesis'.
-        scope: What the sampler takes.
+        draw: Hypothesis' `draw`.
+        scope: The limits of the cases.
         loader: Always run a DataLoader over it as well.
         saved: Always save a state in the middle of the last epoch, and load it.
         least_samples: Shortest dataset.

@@ -1,8 +1,8 @@
-"""The situations of training runs: a module for each thing that may happen besides plain training.
+"""The situations of training runs: one module for each event besides plain training.
 
-A module says all that the controller needs: the fields of the situation and what excludes it, how
-it is drawn, made simpler, probed, counted and written as a script. To add a situation, add its module
-and its class to `SITUATIONS`.
+A module says all that the controller needs: the fields of the situation, the cases that exclude
+it, and how it is drawn, made simpler, probed, counted and written as a script. To add a situation,
+add its module, and its class to `SITUATIONS`.
 
 Standard library only: the rank side imports this package under any interpreter.
 """
@@ -55,7 +55,7 @@ register(*SITUATIONS)
 def from_plain(plain: dict[str, Any]) -> Case:
     """Build a case from what `to_json` wrote, without checking types.
 
-    For frames between our own processes.
+    The JSON form comes from a frame between the suite's own processes.
 
     Raises:
         CaseError: A field holds a value outside its range.
@@ -71,7 +71,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
             "model": Model(plain["model"]["inputs"], layers),
             "data": Data(**plain["data"]),
             "optimizer": Optimizer(**plain["optimizer"]),
-            "situations": tuple(_situation(one) for one in plain["situations"]),
+            "situations": tuple(_situation(each) for each in plain["situations"]),
         }
     )
 

@@ -26,12 +26,12 @@ _NEEDED: dict[BetweenStepsKind, str] = {
     "learning rate": "learning_rate",
     "reload": "state",
 }
-"""The capability that a kind of action needs, where it has another name."""
+"""The capability that a kind of action needs, for kinds whose capability has another name."""
 
 
 @dataclass(frozen=True)
 class Actions(Situation):
-    """What the program does on every rank between steps.
+    """The actions of the program on every rank between steps.
 
     Attributes:
         actions: The actions. Those before the same step happen in this order.
@@ -156,14 +156,14 @@ class Actions(Situation):
             replace(GENTLE, accumulation=2, situations=(Actions((BetweenSteps("forward only"),)),)),
             after="forward_only",
         )
-        found: dict[str, Capability] = {}
+        table: dict[str, Capability] = {}
         after = "in_parts"
         for name, (kind, *situations) in _CAPABILITIES.items():
-            found[name] = _capability(kind, situations, after)
+            table[name] = _capability(kind, situations, after)
             after = name
             if name == "forward_only":
-                found["forward_only_quiet"], after = quiet, "forward_only_quiet"
-        return found
+                table["forward_only_quiet"], after = quiet, "forward_only_quiet"
+        return table
 
 
 _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
@@ -184,7 +184,7 @@ _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
 
 
 def _capability(kind: BetweenStepsKind, situations: list[str], after: str) -> Capability:
-    """Return the capability to bear a kind of action."""
+    """Return the capability to go on training after a kind of action."""
     layers: tuple[Layer, ...] = (
         *FOUR[:2],
         Layer("linear", 4, frozen=kind == "unfreeze"),
@@ -254,12 +254,12 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
         for index, layer in enumerate(layers)
         if layer.tied is None
         and layer.kind in ("linear", "scale")
-        and all(other.tied != index for other in layers)
+        and all(second.tied != index for second in layers)
         and index
     ][::-1] or [len(layers) - 1]
     draft.steps = max(draft.steps, 2)
     if any(layer.tied is not None for layer in layers):
-        # What is assigned to two names would be two tensors.
+        # `assign` would turn a tied parameter into two tensors, one for each of its names.
         kinds = tuple(kind for kind in kinds if kind != "assign") or ("evaluation",)
     actions = []
     for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):

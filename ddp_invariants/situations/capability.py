@@ -20,23 +20,23 @@ BASE = TrainingCase(model=Model(4, FOUR), world_size=2, steps=2, data=Data(sampl
 GENTLE = replace(BASE, values="real", optimizer=Optimizer(log2_lr=-12, momentum=0.5))
 """A case that trains slowly.
 
-Values that blow up hide where they came from, and overflow where gradients travel in float16.
+Values that grow fast hide where they came from, and overflow if gradients are sent in float16.
 """
 
 
 @dataclass(frozen=True)
 class Capability:
-    """What a training case may contain, as the suite finds, removes and probes it.
+    """A feature of training cases, with the functions that detect and remove it, and its probe.
 
     Attributes:
-        present: Whether a case contains it.
-        removed: The case without it.
-        probe: A small case that contains it and little else.
-        situations: What rules can meet only with it.
+        present: A function that returns whether a case contains the feature.
+        removed: A function that returns the case without the feature.
+        probe: A small case that contains the feature and little else.
+        situations: The situations of rules that only cases with the feature can meet.
         after: The capability after which this one is probed and removed; "" for the place at
             which the table of its module lists it.
-        words: What an implementation takes that has it; "" where `implementation.declarations`
-            says so.
+        words: A description of the inputs that an implementation accepts which has the
+            capability; "" if `implementation.declarations` describes them.
     """
 
     present: Callable[[TrainingCase], bool]

@@ -25,12 +25,18 @@ MOMENTS = (
     "timing",
     "forwards",
 )
-"""When situations are drawn, in this order: the first three before the data and the model, the next
-two after them, `program` once it is known how gradients are cleared, the last two at the end."""
+"""The moments at which situations are drawn, in this order.
+
+The first three come before the data and the model, and the next two after them. `program` comes
+after the draw of how gradients are cleared, and the last two come at the end.
+"""
 
 
 class Offer(Protocol):
-    """What the implementation on trial takes, as a draft asks for it (`discovery.scope.Scope`)."""
+    """The capabilities of the implementation under test, in the form that a draft reads.
+
+    `discovery.scope.Scope` has this form.
+    """
 
     @property
     def max_world_size(self) -> int:
@@ -44,21 +50,21 @@ class Offer(Protocol):
 class Draft:
     """The parts of a training case that are drawn so far.
 
-    Every situation draws its own part, and changes other parts so that it can happen. What is drawn
-    does not depend on what was drawn before; only what is made of it does. So Hypothesis can shrink
-    the world size without losing the rest.
+    Every situation draws its own part, and changes other parts so that it can happen. The drawn
+    numbers do not depend on earlier draws; only their use does. So Hypothesis can shrink the world
+    size and keep the rest.
 
     Attributes:
         draw: Hypothesis' `draw`.
         st: Hypothesis' module of strategies.
-        offer: What the implementation on trial takes.
+        offer: The capabilities of the implementation under test.
         wanted: The options of `training_cases`, by name.
         world_size, steps, outside: As in the case.
         micro_steps: Numbers of backwards per step to draw from.
         accumulation: Backwards per step.
         data: The dataset.
         model: The model.
-        real: Whether no parameter may be complex.
+        real: True if no parameter may be complex.
         clearings: Values of `zero_grad` to draw from.
         zero_grad: As in the case.
         situations: The situations.
@@ -90,7 +96,7 @@ class Draft:
         return bool(self.draw(self.st.booleans()))
 
     def one_in(self, number: int) -> bool:
-        """Draw a truth value that is true in one of so many cases."""
+        """Draw a truth value that is true in one of `number` cases."""
         return self.choice((False,) * (number - 1) + (True,))
 
     def small(self) -> int:
@@ -115,7 +121,7 @@ class Draft:
         self.model = Model(self.model.inputs, (*self.model.layers, *layers))
 
     def square(self, **fields: Any) -> Layer:
-        """Return a linear layer that is as wide out as in, to stand behind those of the model."""
+        """Return a linear layer whose result is as wide as the model's, to put behind the model."""
         dtype = self.model.layers[0].dtype
         return Layer("linear", self.model.widths()[-1], dtype=dtype, **fields)
 

@@ -19,10 +19,10 @@ from ddp_invariants.situations.draft import Draft
 
 @dataclass(frozen=True)
 class Failing(Situation):
-    """A failure on purpose at one step.
+    """A failure that the suite injects at one step.
 
     Attributes:
-        failure: What fails, and when.
+        failure: The failure and its step.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -88,7 +88,8 @@ class Failing(Situation):
         if not kinds:
             return
         kind, step = draft.choice(kinds), draft.small()
-        # What is set up in a first step may wait for everybody as long as it likes.
+        # No rank dies in the first step: an implementation may set something up there, and wait
+        # for all ranks without a limit.
         step = step % draft.steps if kind != "death" else 1 + step % max(draft.steps - 1, 1)
         draft.steps = max(draft.steps, step + 1)
         draft.add(cls(InjectedFailure(kind, step, draft.any_rank())))

@@ -74,5 +74,5 @@ class Poisoned(Situation):
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to train with values that are not finite."""
         probe = replace(BASE, situations=(cls(Poison(1, 1)),))
-        found = of_situation(cls, probe, "a NaN", "an infinity", after="never_zeroed")
-        return {"nonfinite": found}
+        capability = of_situation(cls, probe, "a NaN", "an infinity", after="never_zeroed")
+        return {"nonfinite": capability}

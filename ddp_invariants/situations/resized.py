@@ -79,5 +79,7 @@ class Resized(Situation):
         """Return the capability to go on from a state of another number of ranks."""
         data = Data(samples=12, batch_size=2)
         probe = replace(GENTLE, world_size=3, data=data, situations=(cls(2),))
-        found = of_situation(cls, probe, "fewer ranks saved", "more ranks saved", after="autocast")
-        return {"resized": found}
+        capability = of_situation(
+            cls, probe, "fewer ranks saved", "more ranks saved", after="autocast"
+        )
+        return {"resized": capability}

@@ -115,9 +115,9 @@ class Scaling(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a plan in one of so many cases as the option `scaled` says; in none where it is 0.
+        """Draw a plan in one of `scaled` cases, an option; in no case if the option is 0.
 
-        Where every case has a plan, every other case has a value that is not finite as well. Some
+        If every case has a plan, half of the cases also have a value that is not finite. Some
         scales are so large that the scaled loss overflows by itself. Then the scale falls far, so
         that later steps do not overflow.
         """

@@ -22,10 +22,10 @@ timing report a violation best."""
 
 @dataclass(frozen=True)
 class Disturbed(Situation):
-    """A timing of collectives that is not the usual one. A right program gives the same bits.
+    """An unusual timing of collectives. A correct program gives the same bits.
 
     Attributes:
-        perturbation: What happens to which collectives.
+        perturbation: The change of timing, and the collectives it is for.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT

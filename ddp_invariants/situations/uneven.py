@@ -84,12 +84,12 @@ class UnevenInputs(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw ranks in every case of several ranks where the option `uneven` asks for them."""
+        """Draw ranks in every case of several ranks if the option `uneven` asks for them."""
         if not draft.wanted["uneven"] or draft.world_size == 1:
             return
-        # A rank without a batch cannot know which rows others' sparse gradients have.
-        first, *others = draft.model.layers
-        draft.model = replace(draft.model, layers=(replace(first, sparse=False), *others))
+        # A rank without a batch cannot know the rows of the sparse gradients of other ranks.
+        first, *rest = draft.model.layers
+        draft.model = replace(draft.model, layers=(replace(first, sparse=False), *rest))
         draft.steps = max(draft.steps, 2)
         row = draft.st.tuples(draft.st.integers(0, 7), draft.st.integers(0, 7))
         rows = draft.draw(draft.st.lists(row, min_size=1, max_size=3))[: draft.world_size - 1]

@@ -76,10 +76,10 @@ class UnusedLayers(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw layers in every case where the option `unused` asks for them.
+        """Draw layers in every case if the option `unused` asks for them.
 
-        Where gradients are accumulated in every case, some micro-steps pass a layer by, in one of
-        four cases. An implementation may send what the last micro-step does not use.
+        If every case accumulates gradients, some micro-steps pass a layer by in one of four
+        cases. An implementation may send gradients of layers that the last micro-step passes by.
         """
         if not draft.wanted["unused"]:
             return
@@ -167,7 +167,8 @@ def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
         for index, layer in enumerate(draft.model.layers)
         if index and layer.kind not in PASSING and widths[index] == widths[index + 1]
     ][::-1]
-    # Which layer (often the same), on one rank alone, which rank, at every step, which step.
+    # The columns: the layer (often the same), True for one rank alone, the rank, True for every
+    # step, and the step.
     rows = st.tuples(
         st.sampled_from((0, 0, 0, 1, 2, 3)),
         st.booleans(),

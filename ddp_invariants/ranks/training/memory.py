@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def _storages(tensors: Iterable[Any]) -> dict[int, int]:
-    """Return the bytes of the storages behind some tensors, by address; of a DTensor the local part."""
+    """Return the bytes of some tensors' storages, by address; of a DTensor the local part."""
     sizes = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor

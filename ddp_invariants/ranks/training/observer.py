@@ -1,4 +1,4 @@
-"""The notes of a run: tensors at their moments, marks of collectives, and when gradients were computed."""
+"""The notes of a run: tensors by moment, marks of collectives, and the times of gradients."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -104,8 +104,9 @@ class Observer:
         """Raise if wrapping sharded the parameters although the implementation does not say so."""
         if any(hasattr(parameter, "to_local") for parameter in self.trained.replica.parameters()):
             raise TypeError(
-                "wrapping turned parameters into DTensors, so it shards them: declare zero = 3 and gradients = "
-                '"hidden", and init = "seed" if it broadcasts nothing'
+                "wrapping turned parameters into DTensors, so it shards them: "
+                'declare zero = 3 and gradients = "hidden", and init = "seed" if it broadcasts '
+                "nothing"
             )
 
     def _note_whole(self, moment: str, of_buffers: str, step: int) -> None:

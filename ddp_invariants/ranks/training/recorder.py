@@ -12,13 +12,13 @@ _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
 
 MEMORY = 4 << 30
-"""Bytes a rank may take beyond those it starts with; no case of a default run takes a hundredth."""
+"""The bytes that a rank may allocate; no case of a default run takes a hundredth of this."""
 MOST_EVIDENCE = 64 << 20
-"""Bytes a rank may note in a case; the largest case of a thorough run notes less than a hundredth."""
+"""The bytes that a rank may note in a case; no case of a thorough run notes a hundredth of this."""
 
 
 class TooMuchEvidence(Exception):
-    """The end of a run that notes more than any case may; it proves nothing about the implementation."""
+    """The end of a run that notes too much; it proves nothing about the implementation."""
 
 
 class Record:
@@ -36,7 +36,7 @@ class Record:
         self.facts: dict[str, Any] = {}
 
     def tensors(self, moment: str, step: int, named: Iterable[tuple[str, Tensor | None]]) -> None:
-        """Note the bits, dtypes and shapes of tensors, in row-major order whatever their strides."""
+        """Note the bits, dtypes and shapes of tensors; the bits are in row-major order."""
         slots: list[tuple[Any, ...]] = []
         start = len(self.blob)
         for name, tensor in named:
@@ -44,11 +44,11 @@ class Record:
                 slots.append((name, None, None))
                 continue
             slots.append((name, tensor.dtype, tensor.shape))
-            # Count bytes before copying: an expanded tensor has only a few bytes until it is copied.
+            # Count bytes before the copy: an expanded tensor has few bytes until it is copied.
             if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
                 raise TooMuchEvidence(
-                    f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted larger "
-                    f"than {MOST_EVIDENCE >> 20} MiB"
+                    f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted "
+                    f"larger than {MOST_EVIDENCE >> 20} MiB"
                 )
             self.blob += _bits(tensor)
         layout = self.layouts.setdefault(tuple(slots), len(self.layouts))

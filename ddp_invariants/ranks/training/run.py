@@ -1,4 +1,4 @@
-"""One rank's part of a training case: train with the implementation on trial and note the evidence."""
+"""One rank's run of a training case: it trains under the implementation and notes the evidence."""
 
 import warnings
 
@@ -21,7 +21,7 @@ def train(
     Args:
         case: The case.
         rank: This rank's number in the group that trains.
-        driver: The implementation on trial.
+        driver: The implementation under test.
         session: The process groups of the case.
         saved: The states to load before the first step.
     """
@@ -33,7 +33,7 @@ def train(
             stepper.run()
         except TooMuchEvidence as error:
             record.facts["raised"] = told(error, "evidence", position.step)
-        except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+        except BaseException as error:  # noqa: BLE001 - the implementation may raise anything; it is evidence
             record.facts["raised"] = told(error, position.phase, position.step)
     record.facts["warned"] = warned(caught)
     for situation in stepper.situations:

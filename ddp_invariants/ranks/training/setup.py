@@ -1,4 +1,4 @@
-"""The fixed parts of one rank's run: its case, its implementation, its process groups and its data."""
+"""The fixed parts of one rank's run: its case, implementation, process groups and data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Setup:
     Attributes:
         case: The case.
         rank: This rank's number in the group that trains.
-        driver: The implementation on trial.
+        driver: The implementation under test.
         session: The process groups of the case.
         saved: The states to load before the first step; None for none.
     """

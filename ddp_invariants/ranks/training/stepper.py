@@ -1,4 +1,4 @@
-"""The stepper, which drives the implementation on trial through the steps of a case."""
+"""The stepper, which drives the implementation under test through the steps of a case."""
 
 from contextlib import ExitStack
 from typing import Any
@@ -25,7 +25,7 @@ class Stepper:
         setup: The fixed parts of the run.
         position: The place the run has reached.
         program: The user's program around the model.
-        trained: The model on trial.
+        trained: The model that the implementation under test trains.
         twin: Its unwrapped twin.
         observer: The notes of the run.
     """
@@ -98,14 +98,15 @@ class Stepper:
         """Check that the wrapper trains the parameters that are watched.
 
         Raises:
-            TypeError: The wrapper trains a copy: no effect of it would be seen.
+            TypeError: The wrapper trains a copy, so the suite would see no effect of the training.
         """
         parameters = getattr(self.trained.wrapped, "parameters", None)
         trained = {id(p) for p in parameters()} if callable(parameters) else set()
         if trained and not trained & {id(p) for p in self.trained.replica.parameters()}:
             raise TypeError(
-                "the wrapper's parameters() are not those of the module it was given, so nothing it does can be "
-                "seen: it trains a copy, or hides them; an adapter is needed"
+                "the wrapper's parameters() are not those of the module it was given, "
+                "so nothing it does can be seen: it trains a copy, or hides them; "
+                "an adapter is needed"
             )
 
     def take_steps(self) -> None:

@@ -96,7 +96,7 @@ def _freeze(trained: Trained, action: BetweenSteps) -> None:
 
 @_action("learning rate", "decay")
 def _as_plainly(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
-    """Do the action on the optimizer on trial."""
+    """Do the action on the optimizer of the trained model."""
     _PLAIN[action.kind](stepper.trained, action)
 
 
@@ -171,7 +171,7 @@ def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     saved = deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
     stepper.record.facts.setdefault("saved", []).append(sorted(saved[0]))
     trained.drive.teardown(setup.context)
-    # The new replica starts from values that no rank has, so that a tensor that is not loaded shows.
+    # The new replica starts from values of no rank, so that a tensor shows that is not loaded.
     trained.replica = setup.replica(step=step, rank=setup.rank + setup.case.world_size)
     for each in stepper.situations:
         each.on_replica(trained.replica)
