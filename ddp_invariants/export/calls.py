@@ -65,7 +65,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
             zip(case.model.layers, case.model.widths(), strict=False)
         ):
             for name, shape in layer.shapes(width).items():
-                shape = (*shape, 2) if layer.complex else shape  # noqa: PLW2901 - a complex element is two numbers
+                shape = (*shape, 2) if layer.complex else shape  # noqa: PLW2901 - two numbers each
                 size = math.prod(shape)
                 piece, at = taken[at : at + size].reshape(shape), at + size
                 # The numbers of a tied weight are drawn, but not used.

@@ -180,7 +180,7 @@ _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
     "state": ("reload", "saved and loaded"),
     "buffers_written": ("buffers", "buffers written to between steps"),
 }
-"""Capabilities in the order of probing, each with its kind of action and the situations of rules."""
+"""The capabilities in the order of probing, with their kinds of action and rules' situations."""
 
 
 def _capability(kind: BetweenStepsKind, situations: list[str], after: str) -> Capability:

@@ -76,12 +76,12 @@ CAUSES_FIRST = [
 
 
 def failures() -> dict[str, Failure]:
-    """A failure of every rule of the package."""
+    """Return a failure of every rule of the package."""
     return {rule: Failure(rule, "a fact", "a place", "a value") for rule in SHIPPED}
 
 
 def in_order(seen: dict[str, Failure]) -> list[str]:
-    """The rules in the order in which their failures explain one another."""
+    """Return the rules in the order in which their failures explain one another."""
     left, order = list(seen.values()), []
     while (first := root_failure(left)) is not None:
         left.remove(first)

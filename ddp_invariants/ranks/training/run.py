@@ -33,7 +33,7 @@ def train(
             stepper.run()
         except TooMuchEvidence as error:
             record.facts["raised"] = told(error, "evidence", position.step)
-        except BaseException as error:  # noqa: BLE001 - the implementation may raise anything; it is evidence
+        except BaseException as error:  # noqa: BLE001 - any exception is evidence
             record.facts["raised"] = told(error, position.phase, position.step)
     record.facts["warned"] = warned(caught)
     for situation in stepper.situations:
