@@ -83,7 +83,7 @@ def _field(
         lambda case: (
             getattr(case, name) == value if value is not None else getattr(case, name) != plain
         ),
-        lambda case: replace(case, **{name: plain}),  # type: ignore[arg-type]  # checked by the case
+        lambda case: replace(case, **{name: plain}),  # type: ignore[arg-type]  # the case checks it
         probe,
         frozenset(situations),
     )
