@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
@@ -124,7 +124,7 @@ def certify(
             command="",
             replay=reading.read(Path(replay)) if replay else None,
         )
-        trial = Trial(pool, OnTrial(ddp, sampler, discovered.scope(max_world_size)), options)
+        trial = Trial(pool, UnderTest(ddp, sampler, discovered.scope(max_world_size)), options)
         for rule in rule_ids:
             try:
                 trial.certify(rule, cases)

@@ -12,7 +12,7 @@ from hypothesis import settings
 from probed import Discover, remembering
 
 from ddp_invariants import faults
-from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import all_entries
@@ -175,7 +175,9 @@ def make_trial(pool: Pool, discovered: Discover, tmp_path: Path) -> Iterator[Tri
             (Sampler(sampler) if isinstance(sampler, str) else sampler),
         )
         scope = scope or discovered(pool, *named, 4).scope(4)
-        return Trial(pool, OnTrial(*named, scope), Options(cases=cases, seed=seed, store=tmp_path))
+        return Trial(
+            pool, UnderTest(*named, scope), Options(cases=cases, seed=seed, store=tmp_path)
+        )
 
     yield make
     pool.deadline = deadline

@@ -139,7 +139,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class OnTrial:
+class UnderTest:
     """The implementations under test: a DDP and a sampler, with the scope of their cases.
 
     Attributes:

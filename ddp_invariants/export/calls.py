@@ -140,7 +140,7 @@ class Calls:
             given = ", ".join(f"{name}={text}" for name, text in source["adapter"].items())
             cap = "BUCKET_CAP" if case.bucket_cap is not None else "None"
             lines += [
-                f"adapter = load(ON_TRIAL)({given})",
+                f"adapter = load(UNDER_TEST)({given})",
                 (
                     "context = types.SimpleNamespace(rank=rank, world_size=WORLD_SIZE, "
                     f"bucket_cap={cap}, seed=SEED,"
@@ -164,7 +164,7 @@ class Calls:
             lines.append(
                 "wrapped = model"
                 if source["wrap"] is None
-                else f"wrapped = {called('load(ON_TRIAL)', 'model', source['wrap'], case)}"
+                else f"wrapped = {called('load(UNDER_TEST)', 'model', source['wrap'], case)}"
             )
         brings = bool(source["takes_optimizer"])
         if not source["module"] and (source["wrap"] is not None or "wrap" in methods):

@@ -165,7 +165,7 @@ def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
         f"Found by ddp-invariants {__version__} with torch {stored.torch}, "
         f"confirmed in {k} of {n} runs."
     )
-    title = f"{failure.rule} violated by {stored.on_trial}: {failure.fact}"
+    title = f"{failure.rule} violated by {stored.under_test}: {failure.fact}"
     texts = {"title": title, "story": "\n".join(lines), "versions": versions}
     return {
         **{name: quoted(text) for name, text in texts.items()},
@@ -197,10 +197,10 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     declared, source = declare(Declarations, described["declares"]), described["source"]
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
-        raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {reason}")
+        raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {reason}")
     calls = called(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
     if isinstance(calls, str):
-        raise ExportError(f"{rule} of {stored.on_trial} cannot be exported: {calls}")
+        raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {calls}")
     checks = _checks(rule, left=case.zero_grad == "never")
     twins = [
         *(["twin"] if checks["twin"] or checks["mean_loss"] else []),
@@ -377,12 +377,12 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
     source, declared = described["source"], declare(SamplerDeclarations, described["declares"])
     if source["asks"]:
         raise ExportError(
-            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: "
+            f"{stored.failure.rule} of {stored.under_test} cannot be exported: "
             f"it {takes_ranks(declared)}"
         )
     if case.resumed_by is not None:
         raise ExportError(
-            f"{stored.failure.rule} of {stored.on_trial} cannot be exported: "
+            f"{stored.failure.rule} of {stored.under_test} cannot be exported: "
             "ranks of another number load its state"
         )
     total = ShardView(ShardEvidence(case, ()), declared).total

@@ -19,7 +19,7 @@ from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery.probe import of_ddp
 from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.sampler_probe import of_sampler
-from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
@@ -62,7 +62,7 @@ def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
     ddp, sampler = planted.under_test
     trial = Trial(
-        pool, OnTrial(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)
+        pool, UnderTest(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)
     )
     rules = [
         rule.id

@@ -176,10 +176,10 @@ class StoredViolation:
     @property
     def id(self) -> str:
         """Its short name."""
-        return identifier(self.case, self.failure.rule, self.on_trial)
+        return identifier(self.case, self.failure.rule, self.under_test)
 
     @property
-    def on_trial(self) -> str:
+    def under_test(self) -> str:
         """The violating implementation's name in a report."""
         return str(self.ddp if isinstance(self.case, TrainingCase) else self.sampler)
 

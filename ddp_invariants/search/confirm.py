@@ -40,7 +40,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         Violation: The failure repeats.
         Inconclusive: It does not, or it is a hang that has been reported already.
     """
-    name = runner.on_trial.named(case)
+    name = runner.under_test.named(case)
     if failure.rule == ENDS != rule and runner.lifeless is not None:
         raise _without_life(runner, rule, name, runner.lifeless)
     case, seen = repeated(runner, failure.rule, case)
@@ -186,7 +186,7 @@ def _surer(case: Case) -> Iterator[TrainingCase]:
 
 def path_of(runner: Runner, case: Case, rule: str) -> Path:
     """Return the file that a violation is stored in."""
-    name = runner.on_trial.named(case)
+    name = runner.under_test.named(case)
     return runner.options.store / f"{record.identifier(case, rule, name)}.json"
 
 
@@ -199,12 +199,12 @@ def store(
     repeat: str,
 ) -> None:
     """Write a violation to its file."""
-    on_trial = runner.on_trial
+    under_test = runner.under_test
     stored = record.of(
         case,
         failure,
-        on_trial.ddp,
-        on_trial.sampler,
+        under_test.ddp,
+        under_test.sampler,
         confirmed=confirmed,
         repeat=repeat,
         evidence=evidence,

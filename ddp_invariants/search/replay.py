@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.discovery.probe import discover
-from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
@@ -29,10 +29,10 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
         LoadFailure: The implementation does not load.
         HarnessError: The harness failed.
     """
-    on_trial = OnTrial(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
-    runner, implementation = Runner(pool, on_trial, Options()), on_trial.named(case)
+    under_test = UnderTest(ddp, sampler, _scope(pool, case, ddp, sampler, rule))
+    runner, implementation = Runner(pool, under_test, Options()), under_test.named(case)
     asked = [rule] if rule else list(ALL_RULES)
-    excluded = {name: on_trial.scope.excluded(name) for name in asked}
+    excluded = {name: under_test.scope.excluded(name) for name in asked}
     if rule and excluded[rule]:
         return Replayed(
             Outcome.INCONCLUSIVE,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_invariants.cases.case import Case, TrainingCase, case_id
-from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import violation as record
@@ -57,7 +57,7 @@ class Runner:
 
     Args:
         pool: The ranks.
-        on_trial: The implementation to judge.
+        under_test: The implementation to judge.
         options: The options of the trial.
         listen: A function that the runner calls with the ledger after each entered case.
 
@@ -72,11 +72,11 @@ class Runner:
     def __init__(
         self,
         pool: Pool,
-        on_trial: OnTrial,
+        under_test: UnderTest,
         options: Options,
         listen: Callable[[Ledger], None] = lambda _: None,
     ) -> None:
-        self.pool, self.on_trial, self.options, self.listen = pool, on_trial, options, listen
+        self.pool, self.under_test, self.options, self.listen = pool, under_test, options, listen
         self.ledger = Ledger()
         self.hung = False
         self.lifeless: Violation | None = None
@@ -85,7 +85,7 @@ class Runner:
     @property
     def scope(self) -> Scope:
         """The situations that cases may contain."""
-        return self.on_trial.scope
+        return self.under_test.scope
 
     def findings(
         self, case: Case, *, confirming: bool = False, rule: str = "", observed: bool = False
@@ -100,7 +100,7 @@ class Runner:
                 second run without the perturbation.
             observed: Use observed groups, whatever the rule needs.
         """
-        journal, name = None if confirming else self.options.journal, self.on_trial.named(case)
+        journal, name = None if confirming else self.options.journal, self.under_test.named(case)
         asked = rule or ("observed" if observed else "")
         if journal is not None and (known := journal.findings(asked, name, case)) is not None:
             return known
@@ -111,7 +111,9 @@ class Runner:
             observed = observed or not fresh or _needs_observed_groups(rule, case)
             evidence = self._trained(case, rule, fresh=fresh, observed=observed, patience=patience)
         else:
-            evidence = self.pool.shards(case, self.on_trial.sampler, fresh=fresh, patience=patience)
+            evidence = self.pool.shards(
+                case, self.under_test.sampler, fresh=fresh, patience=patience
+            )
         self.evidence = evidence
         self.ledger.look_at(evidence)
         self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
@@ -124,7 +126,7 @@ class Runner:
         self, case: TrainingCase, rule: str, *, fresh: bool, observed: bool, patience: float | None
     ) -> TrainingEvidence:
         """Run a training case, and run it again undisturbed if the rule compares the two runs."""
-        ddp = self.on_trial.ddp
+        ddp = self.under_test.ddp
         evidence = self.pool.train(case, ddp, fresh=fresh, observed=observed, patience=patience)
         repeats = rule in ALL_RULES and ALL_RULES[rule].repeats_undisturbed(case)
         if not repeats or evidence.incident is not None:
@@ -135,7 +137,7 @@ class Runner:
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
         """Enter a case and its findings into the ledger, and call the listener."""
-        self.ledger.enter(case, findings, case_id(case, self.on_trial.named(case)))
+        self.ledger.enter(case, findings, case_id(case, self.under_test.named(case)))
         self.listen(self.ledger)
 
     def failures(self, findings: dict[str, Finding], case: Case) -> list[Failure]:

@@ -136,8 +136,8 @@ class Search:
         folder = self.runner.options.database
         if folder is None:
             return None
-        on_trial = self.runner.on_trial.about(self.rule)
-        about = hashlib.blake2b(on_trial.encode(), digest_size=4).hexdigest()
+        under_test = self.runner.under_test.about(self.rule)
+        about = hashlib.blake2b(under_test.encode(), digest_size=4).hexdigest()
         return DirectoryBasedExampleDatabase(folder / about / name)
 
     def look_at(self, asked: Asked) -> None:
@@ -266,5 +266,5 @@ class Search:
             f"{count} times: {reason}"
             for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]
         ]
-        name = self.runner.on_trial.about(self.rule)
+        name = self.runner.under_test.about(self.rule)
         raise Inconclusive(messages.unproved(self.rule, name, self.judged, missing, reasons))

@@ -13,7 +13,7 @@ from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
-from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import (
@@ -42,7 +42,7 @@ class Trial(Runner):
 
     Args:
         pool: The ranks.
-        on_trial: The implementation to judge.
+        under_test: The implementation to judge.
         options: The options of the trial.
         listen: A function that the trial calls with the ledger after each entered case.
 
@@ -53,11 +53,11 @@ class Trial(Runner):
     def __init__(
         self,
         pool: Pool,
-        on_trial: OnTrial,
+        under_test: UnderTest,
         options: Options,
         listen: Callable[[Ledger], None] = lambda _: None,
     ) -> None:
-        super().__init__(pool, on_trial, options, listen)
+        super().__init__(pool, under_test, options, listen)
         self.asked: list[str] = []
 
     def certify(self, rule: str, cases: Cases | None = None) -> None:
@@ -109,7 +109,9 @@ class Trial(Runner):
             NotJudged: The rule is not about the implementation, or not about the case to replay.
         """
         unexcused = Trial(
-            self.pool, replace(self.on_trial, scope=replace(self.scope, deviating=())), self.options
+            self.pool,
+            replace(self.under_test, scope=replace(self.scope, deviating=())),
+            self.options,
         )
         try:
             unexcused.certify(rule)
@@ -154,7 +156,7 @@ class Trial(Runner):
         """
         findings = self.findings(case, confirming=True, rule=rule)
         failure = Search(self, rule).enter(case, findings)
-        name = self.on_trial.named(case)
+        name = self.under_test.named(case)
         if failure is not None:
             path = confirm.path_of(self, case, failure.rule)
             self.ledger.confirm(failure.rule, path, self.evidence)

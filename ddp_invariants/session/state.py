@@ -14,7 +14,7 @@ import pytest
 
 from ddp_invariants import __version__
 from ddp_invariants.discovery import probe, result
-from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import INCONCLUSIVE, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
@@ -234,7 +234,7 @@ class SessionState:
             )
             self.trial = Trial(
                 Pool(self.shared["addresses"], backend=self.backend),
-                OnTrial(*self.under_test, scope),
+                UnderTest(*self.under_test, scope),
                 self.options,
             )
             if self.progress is not None:

@@ -9,7 +9,7 @@ from probed import Discover
 
 from ddp_invariants.discovery.probe import discover
 from ddp_invariants.discovery.result import Discovery
-from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.implementation.spec import OPTIONS, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
@@ -64,7 +64,7 @@ def judged(
     ddp, sampler = named(options_of(entry))
     discovery = discover(pool, ddp, sampler, 4)
     trial = Trial(
-        pool, OnTrial(ddp, sampler, discovery.scope(4)), Options(cases=cases, store=store)
+        pool, UnderTest(ddp, sampler, discovery.scope(4)), Options(cases=cases, store=store)
     )
     violations, inconclusive = {}, {}
     about_sampler = "sampler" in entry

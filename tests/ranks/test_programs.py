@@ -18,7 +18,7 @@ from ddp_invariants.discovery import deviations
 from ddp_invariants.discovery.deviations import Deviation, expected, read
 from ddp_invariants.discovery.probe import discover
 from ddp_invariants.discovery.result import Standing
-from ddp_invariants.discovery.scope import OnTrial, Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import CaseError, DeviationError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
@@ -573,7 +573,7 @@ def test_a_rule_that_is_expected_to_be_breached_must_be(pool: Pool, tmp_path: Pa
     def trial(name: str) -> Trial:
         scope = Scope(4, deviating=(("GRAD-1", "expected"),))
         return Trial(
-            pool, OnTrial(Ddp(name), Sampler(), scope), Options(seed=1, cases=8, store=tmp_path)
+            pool, UnderTest(Ddp(name), Sampler(), scope), Options(seed=1, cases=8, store=tmp_path)
         )
 
     breaching = trial("ddp_invariants.faults.bucketed:ReducesParameters")

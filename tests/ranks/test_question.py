@@ -49,13 +49,13 @@ def script_of(
     name: str,
     case: TrainingCase | ShardCase | None,
     where: str = "rank 0",
-    on_trial: tuple[Ddp, Sampler] = TORCH,
+    under_test: tuple[Ddp, Sampler] = TORCH,
 ) -> str:
     """Return the script of a difference with this name."""
     kind, _, fact = name.partition(": ")
     assert kind in ("rule", "discrete", "rounding", "number")
     difference = Difference(kind, fact, where, "before", "after")  # type: ignore[arg-type]  # seen
-    return question.script(pool, difference, case, *on_trial, "it.py")
+    return question.script(pool, difference, case, *under_test, "it.py")
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
         pool,
         "discrete: end of the run",
         SMALLEST,
-        on_trial=(Ddp(f"{tmp_path}/raises.py:Raises"), Sampler()),
+        under_test=(Ddp(f"{tmp_path}/raises.py:Raises"), Sampler()),
     )
     status, output = run(text.replace("PATIENCE = 10", "PATIENCE = 4"))
     assert status == 0

@@ -23,7 +23,7 @@ from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, LossScale, Optimizer, Perturbation, Poison, Unused
 from ddp_invariants.cli import violations
-from ddp_invariants.discovery.scope import OnTrial
+from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import CaseError, ExportError
 from ddp_invariants.export import script as export
 from ddp_invariants.implementation.spec import Ddp, Sampler
@@ -94,15 +94,15 @@ def stored_violation(
 ) -> violation.StoredViolation:
     """Return the violation that a trial stores of a case that violates a rule."""
     named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
-    trial = Trial(pool, OnTrial(*named), Options())
+    trial = Trial(pool, UnderTest(*named), Options())
     failure = trial.findings(case, confirming=True, rule=rule)[rule].failure
     assert failure is not None
     return violation.of(case, failure, *named, confirmed=(1, 1), repeat="", evidence=trial.evidence)
 
 
 def on_the_right_one(text: str, side: str) -> str:
-    """Return a script whose `ON_TRIAL` line is changed to name the right implementation."""
-    changed, times = re.subn(r"(?m)^ON_TRIAL = '[^']*'", f"ON_TRIAL = {RIGHT[side]!r}", text)
+    """Return a script whose `UNDER_TEST` line is changed to name the right implementation."""
+    changed, times = re.subn(r"(?m)^UNDER_TEST = '[^']*'", f"UNDER_TEST = {RIGHT[side]!r}", text)
     assert times == 1
     return changed
 

@@ -204,7 +204,7 @@ def _capabilities(discovery: Discovery) -> Iterable[CapabilityAccount]:
 def _violation(stored: StoredViolation, shown: Example) -> ViolationAccount:
     return ViolationAccount(
         stored.id,
-        stored.on_trial,
+        stored.under_test,
         replace(stored.failure, notes=""),
         stored.case,
         stored.confirmed,
