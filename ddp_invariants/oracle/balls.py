@@ -26,12 +26,12 @@ from ddp_invariants.records.evidence import Layout
 FloatArray = NDArray[np.float64]
 
 OWN_ROUNDOFF = 2.0**-53
-"""The oracle's own arithmetic rounds too; its roundoff is added to the dtype's."""
+"""The unit roundoff of the oracle's own arithmetic, which is added to the dtype's roundoff."""
 
 
 def gamma(terms: float | FloatArray | NDArray[np.intp], roundoff: float | FloatArray) -> FloatArray:
     """Return Higham's gamma_n = n u / (1 - n u), the relative error of n roundings in any order."""
-    # The common case; without numpy it takes a tenth of the time.
+    # Plain floats are the common case, and take a tenth of numpy's time.
     if isinstance(terms, int | float) and isinstance(roundoff, float):
         share = terms * roundoff
         return np.float64(  # type: ignore[return-value]  # 0-d, as below
@@ -62,9 +62,9 @@ class Ball:
 
     Attributes:
         centre: Any shape, float64.
-        radius: The same shape, at least 0; inf where nothing is known.
+        radius: The same shape, at least 0; inf for a number of which nothing is known.
         quantum: A power of two of which all centres are multiples, for the whole array or per
-            element; 0 where none is known.
+            element; 0 if none is known.
     """
 
     centre: FloatArray
@@ -141,7 +141,8 @@ class Format:
             and (highest := most.max()) * self.roundoff <= quantum
             and highest <= self.largest
         ):
-            return Ball(centre, radius, quantum)  # All exact: a shortcut for the code below.
+            # All numbers are exact: a shortcut for the code below.
+            return Ball(centre, radius, quantum)
         exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
         rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
         radius = np.where(exact, 0.0, radius + rounding)

@@ -1,7 +1,8 @@
 """Hypothesis strategies for cases, simplest first.
 
-They shrink to two ranks, one parameter and one step. A `Scope` (discovery/scope.py) says what cases
-may contain, and fits every case to it. Situations draw themselves (`situations`).
+Cases shrink to two ranks, one parameter and one step. A `Scope` (discovery/scope.py) holds the
+limits of the cases, and changes every case to fit them. Each situation draws its own part
+(`situations`).
 """
 
 from collections.abc import Iterable, Iterator
@@ -59,9 +60,9 @@ _OPTIMIZERS = st.sampled_from(
         Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, kernels="foreach"),
     )
 )
-"""Powers of two where torch allows it, so that SGD's arithmetic on integers is exact."""
+"""The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
 _OTHERS = st.none() | st.integers(1, 6)
-"""World sizes that go on from a state which others saved."""
+"""The world sizes of ranks that load a state of other ranks."""
 
 
 def _bytes(model: Model) -> Iterator[int]:
@@ -93,7 +94,7 @@ def training_cases(
         least_steps: Fewest optimizer updates.
         capped: Always set a bucket capacity.
         accumulated: Always have several backwards per step.
-        rounds: How often to repeat the whole run in the same processes.
+        rounds: The number of runs in the same processes.
         options: Options of models (`search.models.models`) and of situations (`options` of each
             class in `situations.SITUATIONS`).
 
@@ -150,8 +151,8 @@ def _draw_situations(draft: Draft, *moments: str) -> None:
 def _draw_accumulation(draft: Draft, *, hidden: bool) -> None:
     """Draw the number of backwards per step.
 
-    Few rules draw several: else every rule would report what is wrong about accumulation. All rules
-    do where gradients are hidden, since no rule of its own can judge it then.
+    Few rules draw several; otherwise every rule would report the defects of accumulation. If
+    gradients are hidden, all rules do, because the rules about accumulation then cannot judge it.
     """
     if draft.wanted["accumulated"]:
         draft.micro_steps = (2, 4, 3)
@@ -218,16 +219,16 @@ def shard_cases(
     Args:
         draw: Hypothesis' `draw`.
         scope: The limits of the cases.
-        loader: Always run a DataLoader over it as well.
+        loader: Always run a DataLoader over the sampler as well.
         saved: Always save a state in the middle of the last epoch, and load it.
         least_samples: Shortest dataset.
-        worked: Always have workers of a DataLoader iterate it.
+        worked: Always have workers of a DataLoader iterate the sampler.
     """
-    # No process is needed for a rank of a sampler: twice as many are asked for.
+    # A rank of a sampler needs no process, so a case may have twice as many ranks.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
     drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
     saved_after = draw(st.integers(1, 3)) if saved else None
-    if saved_after is not None:  # So many that something is left to go on with.
+    if saved_after is not None:  # Leave samples for the batches after the saved state.
         least_samples = max(least_samples, world_size * (saved_after * size + 1))
     data = Data(
         samples=least_samples + draw(_SAMPLES),
@@ -259,7 +260,7 @@ def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchS
 
 
 def unlike(rules: Iterable[str]) -> list[str]:
-    """Return the first of all rules whose properties draw alike.
+    """Return the first of all rules whose properties draw the same cases as a rule's property.
 
     A search for any failure need not draw the same cases twenty times.
     """

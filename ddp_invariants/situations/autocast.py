@@ -25,7 +25,7 @@ class Autocast(Situation):
     kind: Literal["autocast"] = "autocast"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on layers whose results can be judged in bfloat16."""
+        """Require layers whose results can be judged in bfloat16."""
         require(
             judgeable(case.model),
             "autocast",
@@ -44,7 +44,7 @@ class Autocast(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw autocast in one of so many cases as the option `autocast` says; in none where 0."""
+        """Draw autocast in one of `autocast` cases, an option; in no case if the option is 0."""
         one_in = draft.wanted["autocast"]
         if one_in and draft.one_in(one_in) and judgeable(draft.model):
             draft.add(cls())

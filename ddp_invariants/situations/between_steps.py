@@ -18,7 +18,7 @@ from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
 _FORWARDS = ("forward only", "evaluation with gradients")
-"""Actions with a forward that autograd follows and that has no backward."""
+"""The actions with a forward that autograd records, and without a backward."""
 
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
@@ -45,17 +45,17 @@ class Actions(Situation):
     kind: Literal["between steps"] = "between steps"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on steps and layers of the case, and on something to train at every step."""
+        """Require steps and layers of the case, and on something to train at every step."""
         require(bool(self.actions), "interludes", self.actions, "at least one action")
         for index, action in enumerate(self.actions):
             _check_one(case, f"interludes[{index}]", action)
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
-                case.at(step)  # The model refuses to have nothing to train.
+                case.at(step)  # Raises if nothing is left to train.
 
     @property
     def words(self) -> str:
-        """The actions, without what is usual."""
+        """The actions, without default values."""
         return f"between_steps={brief(self.actions)}"
 
     def simpler(self) -> Iterator["Actions"]:
@@ -67,7 +67,7 @@ class Actions(Situation):
                 yield Actions(actions)
 
     def without_layer(self, index: int) -> "Actions | None":
-        """Return the situation once a layer of the model is taken out."""
+        """Return the situation after a layer is removed from the model."""
         actions = tuple(
             replace(action, layer=max(action.layer - (action.layer > index), 0))
             for action in self.actions
@@ -124,8 +124,7 @@ class Actions(Situation):
         """
         actions: tuple[BetweenSteps, ...] = ()
         if draft.wanted["between_steps"]:
-            # The model always has a layer to freeze or unfreeze: it is tied to none, and something
-            # else is trained.
+            # Add a layer to freeze or unfreeze: it is not tied, and other layers are trained.
             draft.add_layers(draft.square(frozen=draft.coin()))
             actions = _drawn(draft, draft.wanted["between_steps"])
             if any(action.clears for action in actions):
@@ -136,7 +135,7 @@ class Actions(Situation):
         if actions:
             draft.add(cls(actions))
         if any(action.kind == "copy" for action in actions):
-            draft.outside = 0  # Process groups have no copies.
+            draft.outside = 0  # A process group cannot be copied.
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
@@ -145,7 +144,7 @@ class Actions(Situation):
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
-        """Return the capabilities to bear each kind of action."""
+        """Return the capabilities to go on training after each kind of action."""
         quiet = Capability(
             lambda case: (
                 case.accumulation > 1
@@ -210,7 +209,7 @@ def _without(case: TrainingCase, *kinds: str) -> TrainingCase:
 
 
 def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
-    """Insist on a step of the case, and on a layer and tensors that the action can change."""
+    """Require a step of the case, and on a layer and tensors that the action can change."""
     layers = case.model.layers
     between(f"{where}.step", action.step, 1, case.steps - 1)
     between(f"{where}.layer", action.layer, 0, len(layers) - 1)
@@ -246,7 +245,7 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
 
 
 def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
-    """Draw actions; the case has steps enough for one to follow each."""
+    """Draw actions, and give the case enough steps that a step follows each action."""
     st, layers = draft.st, draft.model.layers
     rows = st.tuples(st.integers(0, 63), st.integers(0, 7), st.integers(0, 7))
     alone = [

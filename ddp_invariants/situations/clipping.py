@@ -31,7 +31,7 @@ class Clipping(Situation):
     kind: Literal["clipping"] = "clipping"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on dense gradients, none of them left over from an earlier step."""
+        """Require dense gradients, none of them left over from an earlier step."""
         require(0 < self.norm < math.inf, "clip", self.norm, "null or a number above 0")
         require(
             case.zero_grad != "never",
@@ -48,12 +48,12 @@ class Clipping(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a limit in one of four cases where the option `clipped` asks for it."""
+        """Draw a limit in one of four cases if the option `clipped` asks for it."""
         if draft.wanted["clipped"] and draft.one_in(4):
             draft.add(cls(draft.choice((0.0625, 1.0, 1024.0))))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case with the limit; unchanged where gradients are sparse or left over."""
+        """Return a drawn case with the limit; unchanged if gradients are sparse or left over."""
         return case if case.zero_grad == "never" or case.sparse else case.with_situation(self)
 
     def unscripted(self, case: TrainingCase) -> str:

@@ -34,7 +34,7 @@ class Crossed(Situation):
     kind: Literal["crossed"] = "crossed"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on a rank of the case."""
+        """Require a rank of the case."""
         between("crossed", self.rank, 0, case.world_size - 1)
 
     @property
@@ -44,7 +44,7 @@ class Crossed(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a rank in one of four cases where the option `crossed` asks for it."""
+        """Draw a rank in one of four cases if the option `crossed` asks for it."""
         if draft.wanted["crossed"] and draft.one_in(4) and draft.offer.has("crossed"):
             draft.add_layers(Layer("branches", dtype=draft.model.layers[0].dtype))
             draft.add(cls(draft.any_rank()))

@@ -34,7 +34,7 @@ class Failing(Situation):
     kind: Literal["injected failure"] = "injected failure"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on a rank and a step of the case, and on what the failure leaves in order."""
+        """Require a rank and a step of the case, and on what the failure leaves in order."""
         failure = self.failure
         between("mishap.rank", failure.rank, 0, case.world_size - 1)
         between("mishap.step", failure.step, 0, case.steps - 1)
@@ -57,16 +57,16 @@ class Failing(Situation):
 
     @property
     def words(self) -> str:
-        """The failure, without what is usual."""
+        """The failure, without default values."""
         return f"injected_failure={brief(self.failure)}"
 
     def simpler(self) -> Iterator["Failing"]:
-        """Yield failures of the same kind with one field at a time as usual."""
+        """Yield failures of the same kind with one field at a time set to its default."""
         plainest = InjectedFailure(self.failure.kind)
         yield from (Failing(failure) for failure in simpler_fields(self.failure, plainest))
 
     def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the failure; "" where one does."""
+        """Return why no script shows the failure; "" if a script can."""
         if self.failure.kind == "death":
             return "a rank is killed in the middle"
         several = "an exception is caught in a step of several micro-steps"

@@ -15,7 +15,7 @@ from ddp_invariants.situations.draft import Draft
 
 @dataclass(frozen=True)
 class NoSyncStyle(Situation):
-    """An unusual way in which the micro-steps but the last go without communication.
+    """An unusual way in which all micro-steps except the last avoid communication.
 
     Attributes:
         style: `nested` enters and leaves a second no_sync within the first, before its backward;
@@ -29,7 +29,7 @@ class NoSyncStyle(Situation):
     kind: Literal["no_sync"] = "no_sync"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on several backwards per step, in turn with forwards."""
+        """Require several backwards per step, in turn with forwards."""
         one_of("no_sync", self.style, NoSync)
         require(self.style != "plain", "no_sync", self.style, "'nested' or 'error'")
         require(
@@ -55,14 +55,14 @@ class NoSyncStyle(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a style where gradients are accumulated in every case."""
+        """Draw a style if every case accumulates gradients."""
         if draft.wanted["accumulated"]:
             style: NoSync = draft.choice(("plain", "plain", "nested", "error"))
             if style != "plain":
                 draft.add(cls(style))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case with the style, or as it is where a step has one backward."""
+        """Return a drawn case with the style; unchanged if a step has one backward."""
         return case.with_situation(self) if case.accumulation > 1 else case
 
     def unscripted(self, case: TrainingCase) -> str:

@@ -24,14 +24,14 @@ _WAYS: tuple[tuple[Passes, Checkpoint], ...] = (
     ("joint", "reentrant"),
     ("retained", "reentrant"),
 )
-"""Orders of a step's passes, each with how backward computes one of the layers."""
+"""The orders of a step's passes, each with the `checkpoint` of one of the layers."""
 _NEEDED = {
     "joint": "joint",
     "retained": "retained",
     "plain": "checkpointed",
     "reentrant": "reentrant",
 }
-"""The capability that each of them needs."""
+"""The capability that each order and each checkpoint needs."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PassOrder(Situation):
     kind: Literal["passes"] = "passes"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on several micro-steps, and on layers that the order does not disturb."""
+        """Require several micro-steps, and on layers that the order does not disturb."""
         one_of("passes", self.order, Passes)
         require(self.order != "alternate", "passes", self.order, "'joint' or 'retained'")
         require(
@@ -87,8 +87,8 @@ class PassOrder(Situation):
     def drawn(cls, draft: Draft) -> None:
         """Draw passes that do not alternate, or a layer that is computed again.
 
-        In every case where the option `passes` asks for it; a penalty stands in for both in one of
-        six cases.
+        The option `passes` asks for this in every case. In one of six cases, a penalty is drawn
+        instead of both.
         """
         if not draft.wanted["passes"]:
             return
@@ -100,7 +100,8 @@ class PassOrder(Situation):
         if not ways:
             return
         draft.accumulation = 2 if order != "alternate" else 1
-        if order == "joint":  # Before its backward nobody may write a BatchNorm's buffers.
+        # Between a BatchNorm's forward and its backward, no other forward may write its buffers.
+        if order == "joint":
             draft.model = _without_batch_norm(draft.model)
         if order != "alternate":
             draft.add(cls(order))
@@ -108,8 +109,8 @@ class PassOrder(Situation):
         pair = (last, replace(last, checkpoint=checkpoint, twice=False))
         draft.add_layers(*(pair if draft.coin() else pair[::-1]))
         if (order, checkpoint) == ("joint", "reentrant"):
-            # Parts of a gradient round otherwise when they are added to what is left than when they
-            # are added up first.
+            # The parts of a gradient round differently if they are added to an old gradient than if
+            # they are first added up.
             draft.clearings = draft.clearings[:2]
 
     def unscripted(self, case: TrainingCase) -> str:

@@ -16,8 +16,8 @@ from ddp_invariants.situations.capability import GENTLE, Capability, of_situatio
 class Penalty(Situation):
     """The squared gradient of the outputs by the inputs, added to every loss.
 
-    The program asks autograd for the gradient with a graph of its own. Only the unwrapped twin
-    knows the result: the oracle has no second derivatives.
+    The program asks autograd for the gradient with `create_graph`. Only the unwrapped twin module
+    computes the result: the oracle has no second derivatives.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -25,7 +25,7 @@ class Penalty(Situation):
     kind: Literal["penalty"] = "penalty"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on plain passes, and on little else in the case."""
+        """Require plain passes, and on little else in the case."""
         plain = case.passes == "alternate" and all(
             layer.checkpoint == "none" for layer in case.model.layers
         )

@@ -32,7 +32,7 @@ class Poisoned(Situation):
     kind: Literal["poison"] = "poison"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on a rank and a step of the case, on one backward per step, and on real layers."""
+        """Require a rank and a step of the case, on one backward per step, and on real layers."""
         require(
             case.accumulation == 1, "accumulation", case.accumulation, "1 where there is poison"
         )
@@ -57,7 +57,7 @@ class Poisoned(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a value where the option `poisoned` asks for one in every case."""
+        """Draw a value if the option `poisoned` asks for one in every case."""
         if draft.wanted["poisoned"]:
             cls.add_to(draft, ("nan", "inf", "-inf"))
 

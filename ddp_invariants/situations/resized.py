@@ -16,13 +16,13 @@ from ddp_invariants.situations.draft import Draft
 
 @dataclass(frozen=True)
 class Resized(Situation):
-    """A run that starts from a state which other ranks saved.
+    """A run that starts from a state that other ranks saved.
 
     The first ranks of all processes trained before, and saved the model and its optimizer. The
     ranks of this run load both before their first step.
 
     Attributes:
-        saved_by: How many ranks saved the state.
+        saved_by: The number of ranks that saved the state.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -34,7 +34,7 @@ class Resized(Situation):
     kind: Literal["resized"] = "resized"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on processes and batches for the ranks that save, and on little else."""
+        """Require processes and batches for the ranks that save, and on little else."""
         between("saved_by", self.saved_by, 1, case.ranks_needed)
         require(
             not case.data.drop_last or case.data.samples >= self.saved_by,
@@ -53,7 +53,7 @@ class Resized(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw a number of ranks in every case where the option `resized` asks for it."""
+        """Draw a number of ranks in every case if the option `resized` asks for it."""
         if not draft.wanted["resized"]:
             return
         saved_by = 1 + draft.small() % draft.offer.max_world_size

@@ -34,7 +34,7 @@ class Scaling(Situation):
     kind: Literal["scaler"] = "scaler"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on a scale that stays in range, and on gradients that torch can unscale."""
+        """Require a scale that stays in range, and on gradients that torch can unscale."""
         plan = self.plan
         least = plan.log2_scale - plan.log2_backoff * case.steps
         require(
@@ -66,7 +66,7 @@ class Scaling(Situation):
 
     @property
     def words(self) -> str:
-        """The plan, without what is usual."""
+        """The plan, without default values."""
         return f"scaler={brief(self.plan)}"
 
     def simpler(self) -> Iterator["Scaling"]:
@@ -93,7 +93,7 @@ class Scaling(Situation):
         ]
 
     def scripted_loss(self, loss: str) -> str:
-        """Return what a script's backward starts from."""
+        """Return the expression from which a script's backward starts."""
         return f"scaler.scale({loss})"
 
     def scripted_step(self) -> list[str]:
@@ -102,13 +102,14 @@ class Scaling(Situation):
         return [*unscaling, "scaler.step(optimizer)", "scaler.update()"]
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return the case with the scaler, or as it is where torch cannot scale its gradients."""
+        """Return the case with the scaler; unchanged if torch cannot scale its gradients."""
         if not case.scalable:
             return case
         plan = self.plan
         most = 126 - plan.most(case.steps) + plan.log2_scale
         plan = replace(plan, log2_scale=min(plan.log2_scale, most))
-        if plan.log2_scale < plan.log2_backoff * case.steps - 126:  # It might fall out of range.
+        # The scale must stay in range even if every step is skipped.
+        if plan.log2_scale < plan.log2_backoff * case.steps - 126:
             plan = replace(plan, log2_backoff=1)
         zero_grad = "zero" if case.zero_grad == "never" else case.zero_grad
         return replace(case, zero_grad=zero_grad).with_situation(Scaling(plan))

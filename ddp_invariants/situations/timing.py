@@ -16,8 +16,10 @@ from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.draft import Draft
 
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
-"""Perturbations that rules draw which are not about timing. Most cases have none: the rules about
-timing report a violation best."""
+"""The perturbations of rules that are not about timing.
+
+Most cases have none, because the rules about timing report a defect of timing best.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Disturbed(Situation):
     kind: Literal["perturbation"] = "perturbation"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on a rank of the case, and on another timing than the usual one."""
+        """Require a rank of the case, and on another timing than the usual one."""
         require(
             self.perturbation != Perturbation(),
             "perturbation",
@@ -49,11 +51,11 @@ class Disturbed(Situation):
 
     @property
     def words(self) -> str:
-        """The perturbation, without what is usual."""
+        """The perturbation, without default values."""
         return f"perturbation={brief(self.perturbation)}"
 
     def simpler(self) -> Iterator["Disturbed"]:
-        """Yield perturbations of the same kind with one field at a time as usual."""
+        """Yield perturbations of the same kind with one field at a time set to its default."""
         plainest = Perturbation(self.perturbation.kind)
         for perturbation in simpler_fields(self.perturbation, plainest):
             if perturbation != Perturbation():
@@ -74,7 +76,7 @@ class Disturbed(Situation):
             draft.choice((1, 1, 2, 20)),
         )
         if perturbation.on_device:
-            # So long that the program meanwhile gets to what it did not wait for.
+            # The wait is long, so that a program that does not synchronise reads too early.
             perturbation = replace(perturbation, milliseconds=20)
         if perturbation != Perturbation():
             draft.add(cls(perturbation))

@@ -1,4 +1,4 @@
-"""Uneven inputs: ranks that run out of batches before others do.
+"""Uneven inputs: ranks that run out of batches before the other ranks do.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -25,7 +25,7 @@ class UnevenInputs(Situation):
     are the first to leave it; the others go on.
 
     Attributes:
-        ranks: The ranks, and for how many steps each has batches.
+        ranks: The ranks, each with the number of steps for which it has batches.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -36,7 +36,7 @@ class UnevenInputs(Situation):
     kind: Literal["exhausted"] = "exhausted"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on ranks and steps of the case, and on little else in it."""
+        """Require ranks and steps of the case, and on little else in it."""
         ranks = [each.rank for each in self.ranks]
         for index, each in enumerate(self.ranks):
             between(f"exhausted[{index}].rank", each.rank, 0, case.world_size - 1)

@@ -24,7 +24,7 @@ class UnusedLayers(Situation):
     """Layers that some forwards pass by. Every forward trains a parameter with elements.
 
     Attributes:
-        layers: The layers, and which forwards pass each by.
+        layers: The layers, each with the forwards that pass it by.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
@@ -35,7 +35,7 @@ class UnusedLayers(Situation):
     kind: Literal["unused"] = "unused"
 
     def check(self, case: TrainingCase) -> None:
-        """Insist on layers that can be passed by, and that leave something to train."""
+        """Require layers that can be passed by, and that leave something to train."""
         require(bool(self.layers), "unused", self.layers, "at least one layer")
         for index, each in enumerate(self.layers):
             _check_one(case, f"unused[{index}]", each)
@@ -43,7 +43,7 @@ class UnusedLayers(Situation):
 
     @property
     def words(self) -> str:
-        """The layers, and what passes them by."""
+        """The layers, each with the forwards that pass it by."""
         return f"unused={brief(self.layers)}"
 
     def simpler(self) -> Iterator["UnusedLayers"]:
@@ -53,7 +53,7 @@ class UnusedLayers(Situation):
                 yield UnusedLayers(layers)
 
     def without_layer(self, index: int) -> "UnusedLayers | None":
-        """Return the situation once a layer of the model is taken out."""
+        """Return the situation after a layer is removed from the model."""
         return self._kept(
             replace(each, layer=each.layer - (each.layer > index))
             for each in self.layers
@@ -117,7 +117,7 @@ class UnusedLayers(Situation):
 
 
 def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
-    """Insist on a layer that can be passed by, and on a rank and steps of the case."""
+    """Require a layer that can be passed by, and on a rank and steps of the case."""
     layers, widths = case.model.layers, case.model.widths()
     between(f"{where}.layer", unused.layer, 0, len(layers) - 1)
     require(
@@ -143,7 +143,7 @@ def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
 
 
 def _check_training(case: TrainingCase, where: str, unused: Unused) -> None:
-    """Insist that every forward that passes the layer by trains a parameter."""
+    """Require that every forward that passes the layer by trains a parameter."""
     ranks = range(case.world_size) if unused.rank is None else (unused.rank,)
     steps = range(case.steps) if unused.step is None else (unused.step,)
     micro_steps = range(case.accumulation) if unused.micro_step is None else (unused.micro_step,)
@@ -184,7 +184,8 @@ def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
         )
         for layer, alone, rank, always, step in draft.draw(st.lists(rows, min_size=1, max_size=4))
     )
-    if draft.one_in(4):  # One rank never uses the layer, and the others not in the end.
+    # One rank never uses the layer, and the other ranks do not use it at the last step.
+    if draft.one_in(4):
         rank = draft.any_rank()
         layers = (Unused(square[0], rank=rank), Unused(square[0], step=draft.steps - 1))
     return layers

@@ -80,7 +80,7 @@ class Observer:
         self.twin.follow(self.named, self.buffers)
 
     def after_forwards(self) -> None:
-        """Note the tensors that the layers computed with, where no other moment shows them."""
+        """Note the tensors that the layers computed with, if no other moment shows them."""
 
     # Moments of a run.
 
@@ -110,7 +110,7 @@ class Observer:
             )
 
     def _note_whole(self, moment: str, of_buffers: str, step: int) -> None:
-        """Note the replica's parameters and buffers, where a rank holds all of them."""
+        """Note the replica's parameters and buffers, if a rank holds all of them."""
         self.record.tensors(moment, step, self.trained.replica.named_parameters())
         self.record.tensors(of_buffers, step, self.trained.replica.named_buffers())
 
@@ -121,7 +121,7 @@ class Observer:
         self.twin.moved = True
 
     def restored(self) -> None:
-        """Note the tensors that a loaded state has brought."""
+        """Note the tensors of a loaded state."""
         self.renewed()
         declared, step = self.setup.declared, self.position.step
         self.record.tensors("restored", step, self.named)
@@ -164,7 +164,7 @@ class Observer:
         self.record.facts.setdefault("marks", []).append([start, self.setup.session.counts()])
 
     def gradient_bytes(self) -> int:
-        """Return the bytes of gradients held now; 0 where the implementation shards nothing."""
+        """Return the bytes of gradients held now; 0 if the implementation shards nothing."""
         if not self.setup.declared.zero:
             return 0
         return memory.gradients(self.trained.replica, self.trained.optimizer)

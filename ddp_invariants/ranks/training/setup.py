@@ -73,7 +73,7 @@ class Setup:
 
     @cached_property
     def context(self) -> Context:
-        """The facts an adapter is given."""
+        """The facts that an adapter gets."""
         case = self.case
         kind, arguments = optimizer_plan(case)
         return Context(

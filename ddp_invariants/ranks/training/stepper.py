@@ -110,7 +110,7 @@ class Stepper:
             )
 
     def take_steps(self) -> None:
-        """Take all steps this rank has batches for."""
+        """Take all steps for which this rank has batches."""
         setup, count = self.setup, self.setup.case.accumulation
         for step in range(setup.case.steps_of(setup.rank)):
             self.position.step = step
@@ -176,7 +176,7 @@ class Stepper:
             trained.step()
         for situation in self.situations:
             situation.after_update(self.record)
-        if hidden:  # Its step may be what waits for communication.
+        if hidden:  # The optimizer's step may be the call that waits for communication.
             observer.ready()
         observer.mark(start)
         self.record.facts.setdefault("quiet", []).append(quiet)

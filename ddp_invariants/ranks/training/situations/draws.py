@@ -45,7 +45,7 @@ class Draws(Situation):
         noticed, self._noticed = self._noticed, []
         factors: list[Tensor] | None = None
         if [place for place, _ in noticed] == list(range(len(layers))):
-            # After a transformation (torch.func) nothing is left of the tensors made inside.
+            # After a transformation (torch.func) the tensors made inside cannot be read.
             with suppress(RuntimeError):
                 factors = [
                     torch.from_numpy(tensor.numpy(force=True).copy()) for _, tensor in noticed

@@ -1,4 +1,4 @@
-"""Failures on purpose (`TrainingCase.injected_failure`): a rank's death, and an exception."""
+"""Injected failures (`TrainingCase.injected_failure`): a rank's death, and an exception."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A loss scaler on every rank (`TrainingCase.scaler`), which knows no other rank's: torch's own."""
+"""Torch's loss scaler on every rank (`TrainingCase.scaler`); ranks do not share its state."""
 
 import torch
 from torch import Tensor
@@ -42,7 +42,7 @@ class LossScaler(Situation):
         return self.scaler.scale(share)
 
     def on_gradients(self, trained: Trained) -> None:
-        """Unscale gradients where the program does so itself, as it must before it clips them."""
+        """Unscale gradients if the program does so itself, as it must before it clips them."""
         assert self.case.scaler is not None
         if self.case.scaler.unscaled or self.case.clip is not None:
             self.scaler.unscale_(trained.optimizer)

@@ -17,10 +17,10 @@ class Penalty(Situation):
         return case.penalty
 
     def on_inputs(self, inputs: Tensor) -> None:
-        """Have autograd follow the inputs."""
+        """Make autograd record operations on the inputs."""
         inputs.requires_grad_()
 
     def on_loss(self, loss: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
-        """Add the squared gradient, with a graph of its own."""
+        """Add the squared gradient, with a graph, so that backward differentiates it, too."""
         (gradient,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
         return loss + gradient.double().square().sum()

@@ -1,4 +1,4 @@
-"""Perturbed timing (`TrainingCase.perturbation`), as far as a rank's training has a part in it."""
+"""Perturbed timing (`TrainingCase.perturbation`): the part that a rank's training does."""
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.recorder import Record
@@ -8,7 +8,7 @@ from ddp_invariants.ranks.training.situation import Situation, situation
 
 @situation
 class Withheld(Situation):
-    """Collectives whose results are withheld until somebody waits for them."""
+    """Collectives whose results are withheld until the program waits for them."""
 
     @classmethod
     def concerns(cls, case: TrainingCase) -> bool:
@@ -16,7 +16,7 @@ class Withheld(Situation):
         return case.perturbation.kind == "withheld"
 
     def when_ready(self, record: Record, step: int) -> None:
-        """Note the collectives that nobody has waited for."""
+        """Note the collectives for which the program did not wait."""
         in_flight = record.facts.setdefault("in_flight", [])
         in_flight += [[step, *call] for call in self.setup.session.in_flight()]
 
@@ -35,12 +35,12 @@ class SlowDevice(Situation):
         return case.perturbation.on_device
 
     def before_gradient(self) -> None:
-        """Keep the device busy before the next gradient, where the case says so."""
+        """Keep the device busy before the next gradient, if the case asks for it."""
         if self.case.perturbation.kind == "slow computation":
             self._gradients += 1
             self.setup.rank_device.keep_busy(self.case.perturbation.milliseconds / 1000)
 
     def end(self, record: Record) -> None:
-        """Note before how many gradients or collectives the device was busy."""
+        """Note the number of gradients or collectives before which the device was busy."""
         if self.setup.rank_device.on_device:
             record.facts["slowed"] = self._gradients or sum(self.setup.session.counts())

@@ -1,4 +1,4 @@
-"""Ranks that run out of batches before others (`TrainingCase.exhausted`)."""
+"""Ranks that run out of batches before the other ranks (`TrainingCase.exhausted`)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @situation
 class Uneven(Situation):
-    """Ranks that run out of batches before others."""
+    """Ranks that run out of batches before the other ranks."""
 
     @classmethod
     def concerns(cls, case: TrainingCase) -> bool:
