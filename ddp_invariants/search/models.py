@@ -43,7 +43,9 @@ _LAYOUTS: SearchStrategy[Layout] = st.sampled_from(
     ("contiguous", "contiguous", "transposed", "strided", "channels_last")
 )
 _ACTIVATIONS: SearchStrategy[Activation] = st.sampled_from(("none", "none", "none", "relu"))
-_PLANS = st.tuples(
+_Plan = tuple[LayerKind, int, bool, Activation, Layout, bool, bool, bool, int]
+"""What `_PLANS` draws."""
+_PLANS: SearchStrategy[_Plan] = st.tuples(
     _KINDS,
     st.sampled_from((0, 0, 1, 2, 4)),
     _COINS,
@@ -89,112 +91,15 @@ def models(
             them to be told from chance.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
-    width = outputs or inputs
-    layers = [
-        Layer(
-            "linear",
-            width,
-            bias=draw(_COINS),
-            activation=draw(_ACTIVATIONS),
-            dtype=dtype,
-            layout=_fitting(draw(_LAYOUTS), inputs),
-        )
-    ]
-    owners: dict[int, list[int]] = {inputs: [0]}
-    for kind, outputs, bias, activation, layout, low, frozen, tied, owner in draw(
-        st.lists(_PLANS, max_size=3)
-    ):
-        if kind != "linear":
-            layers.append(Layer(kind, dtype=dtype, frozen=frozen and kind == "scale"))
-            continue
-        fitting = owners.setdefault(width, [])
-        if tied and fitting:
-            index = fitting[owner % len(fitting)]
-            layers.append(
-                Layer(
-                    "linear",
-                    layers[index].outputs,
-                    bias=bias,
-                    activation=activation,
-                    dtype=dtype,
-                    tied=index,
-                )
-            )
-        else:
-            layers.append(
-                Layer(
-                    "linear",
-                    outputs or width,
-                    bias=bias,
-                    activation=activation,
-                    frozen=frozen,
-                    dtype="bfloat16" if low else dtype,
-                    layout=_fitting(layout, width),
-                )
-            )
-            if not low:
-                fitting.append(len(layers) - 1)
-        width = layers[-1].outputs
+    layers = [_first(draw, inputs, outputs or inputs, dtype)]
+    width = _add_plans(layers, draw(st.lists(_PLANS, max_size=3)), inputs)
     if every_kind:
-        tied, extras = (
-            Layer("linear", width, dtype=dtype, tied=len(layers)),
-            draw(st.tuples(_COINS, _COINS, _COINS, _COINS)),
-        )
-        pairs = (
-            (replace(tied, tied=None), tied),
-            (Layer("linear", width, dtype=dtype, frozen=True),),
-            (Layer("scale", dtype=dtype),),
-            (Layer("empty", dtype=dtype),),
-        )
-        layers += [
-            layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair
-        ]
+        layers += _every_kind(draw, layers, width, dtype)
     block = draw(_BLOCKS)
     if block:
-        layers += _block(
-            block,
-            width,
-            dtype,
-            Layer(
-                "convolution",
-                bias=draw(_COINS),
-                dtype=dtype,
-                layout="channels_last" if draw(_COINS) else "contiguous",
-            ),
-        )
+        layers += _block(block, width, dtype, _convolution(draw, dtype))
         width = Model(inputs, tuple(layers)).widths()[-1]
-    embedding, turned, low, one = (
-        draw(_EMBEDDINGS),
-        draw(_RARELY_COMPLEX),
-        draw(_ONE_IN_EIGHT),
-        draw(_ODD) if odd else None,
-    )
-    embedding, turned = (
-        "sparse" if one == "sparse" else embedding,
-        one if isinstance(one, Layer) else turned,
-    )
-    # The last layer's gradient comes first, and decides what is decided by the first.
-    if turned is not None and not real:
-        layers.append(replace(turned, outputs=width))
-    if low or one == "bfloat16":
-        layers.append(Layer("linear", width, dtype="bfloat16"))
-    if embedding:
-        layers = [
-            Layer("embedding", dtype=dtype, sparse=embedding == "sparse"),
-            *(
-                layer if layer.tied is None else replace(layer, tied=layer.tied + 1)
-                for layer in layers
-            ),
-        ]
-    if embedding == "tied":  # In and out share a table, as language models' do.
-        layers += [
-            *(
-                []
-                if Model(inputs, tuple(layers)).widths()[-1] == inputs
-                else [Layer("linear", inputs, dtype=dtype)]
-            ),
-            Layer("linear", ROWS, bias=draw(_COINS), dtype=dtype, tied=0),
-        ]
+    layers = _with_odd(draw, layers, inputs, width, odd=odd, real=real)
     if drawing:
         layers += [
             Layer("linear", _DRAWN, dtype=dtype),
@@ -208,6 +113,123 @@ def models(
             Layer("statistics"),
         ]
     return Model(inputs, tuple(layers))
+
+
+def _first(draw: st.DrawFn, inputs: int, width: int, dtype: Dtype) -> Layer:
+    """Draw the first layer, which is always a trainable linear one."""
+    return Layer(
+        "linear",
+        width,
+        bias=draw(_COINS),
+        activation=draw(_ACTIVATIONS),
+        dtype=dtype,
+        layout=_fitting(draw(_LAYOUTS), inputs),
+    )
+
+
+def _add_plans(layers: list[Layer], plans: list[_Plan], inputs: int) -> int:
+    """Append the planned layers to the first one.
+
+    Args:
+        layers: The first layer alone; the list is extended.
+        plans: The plans, in order.
+        inputs: The width of the model's inputs.
+
+    Returns:
+        The width of the last layer's outputs.
+    """
+    width, dtype = layers[0].outputs, layers[0].dtype
+    owners: dict[int, list[int]] = {inputs: [0]}
+    for kind, outputs, bias, activation, layout, low, frozen, tied, owner in plans:
+        if kind != "linear":
+            layers.append(Layer(kind, dtype=dtype, frozen=frozen and kind == "scale"))
+            continue
+        fitting = owners.setdefault(width, [])
+        made = Layer("linear", outputs or width, bias=bias, activation=activation, dtype=dtype)
+        if tied and fitting:
+            index = fitting[owner % len(fitting)]
+            layers.append(replace(made, outputs=layers[index].outputs, tied=index))
+        else:
+            lowered: Dtype = "bfloat16" if low else dtype
+            fitted = _fitting(layout, width)
+            layers.append(replace(made, frozen=frozen, dtype=lowered, layout=fitted))
+            if not low:
+                fitting.append(len(layers) - 1)
+        width = layers[-1].outputs
+    return width
+
+
+def _every_kind(draw: st.DrawFn, layers: list[Layer], width: int, dtype: Dtype) -> list[Layer]:
+    """Draw which layers of the rarer kinds follow, each with a probability of one half."""
+    tied = Layer("linear", width, dtype=dtype, tied=len(layers))
+    extras = draw(st.tuples(_COINS, _COINS, _COINS, _COINS))
+    pairs = (
+        (replace(tied, tied=None), tied),
+        (Layer("linear", width, dtype=dtype, frozen=True),),
+        (Layer("scale", dtype=dtype),),
+        (Layer("empty", dtype=dtype),),
+    )
+    return [layer for pair, wanted in zip(pairs, extras, strict=True) if wanted for layer in pair]
+
+
+def _convolution(draw: st.DrawFn, dtype: Dtype) -> Layer:
+    """Draw the convolution of a block, which also gives a batch norm its bias."""
+    return Layer(
+        "convolution",
+        bias=draw(_COINS),
+        dtype=dtype,
+        layout="channels_last" if draw(_COINS) else "contiguous",
+    )
+
+
+def _with_odd(
+    draw: st.DrawFn, layers: list[Layer], inputs: int, width: int, *, odd: bool, real: bool
+) -> list[Layer]:
+    """Draw which layers with gradients of another dtype or layout are added, rarely any.
+
+    Args:
+        draw: Hypothesis'.
+        layers: The layers so far.
+        inputs: The width of the model's inputs.
+        width: The width of the last layer's outputs.
+        odd: As in `models`.
+        real: As in `models`.
+
+    Returns:
+        The layers, old and new.
+    """
+    embedding, turned, low, one = (
+        draw(_EMBEDDINGS),
+        draw(_RARELY_COMPLEX),
+        draw(_ONE_IN_EIGHT),
+        draw(_ODD) if odd else None,
+    )
+    embedding, turned = (
+        "sparse" if one == "sparse" else embedding,
+        one if isinstance(one, Layer) else turned,
+    )
+    # The last layer's gradient comes first, and decides what is decided by the first.
+    added = [replace(turned, outputs=width)] if turned is not None and not real else []
+    if low or one == "bfloat16":
+        added.append(Layer("linear", width, dtype="bfloat16"))
+    together = [*layers, *added]
+    return _with_embedding(draw, together, inputs, embedding) if embedding else together
+
+
+def _with_embedding(
+    draw: st.DrawFn, layers: list[Layer], inputs: int, embedding: str
+) -> list[Layer]:
+    """Put an embedding first, and if it is `tied`, a layer that shares its table last."""
+    dtype = layers[0].dtype
+    moved = [
+        Layer("embedding", dtype=dtype, sparse=embedding == "sparse"),
+        *(layer if layer.tied is None else replace(layer, tied=layer.tied + 1) for layer in layers),
+    ]
+    if embedding == "tied":  # In and out share a table, as language models' do.
+        if Model(inputs, tuple(moved)).widths()[-1] != inputs:
+            moved.append(Layer("linear", inputs, dtype=dtype))
+        moved.append(Layer("linear", ROWS, bias=draw(_COINS), dtype=dtype, tied=0))
+    return moved
 
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
