@@ -86,6 +86,44 @@ def of_ddp(
         LoadFailure: It is no wrapper.
     """
     declared = declare(Declarations, described["declares"])
+    lacking = _lacking_as_declared(described, declared)
+    # Sending is probed last; nothing before depends on it.
+    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
+    scope = Scope(max_world_size, without, declared, backend=pool.backend)
+    probes = _Probes(pool, ddp, scope)
+    base = probes.run(BASE)
+    _require_wrapper(ddp, base)
+    how = base.ranks[0].driven
+    lacking |= _lacking_as_driven(how, declared)
+    if "subgroup" in without | lacking:
+        lacking |= {"resized"}  # One of the two worlds is a part of all processes.
+    undrawn = lacking if how.get("accumulation") == "each" else lacking & {"no_sync_nested"}
+    probes.scope = replace(scope, without=scope.without | undrawn)
+    driven = [
+        *described["driven"],
+        *(f"{when}: {call}" for when, call in sorted(how.items())),
+    ]
+    probed = tuple(probes.all(lacking, base))
+    buckets, shown = probes.sending(probed)
+    driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
+    known = expected(ddp, str(described["torch"]), files)
+    reasons = {item.capability: str(item) for item in known}
+    return Discovery(
+        described,
+        {},
+        tuple(
+            replace(item, expected=reasons.get(item.capability, "")) for item in (*probed, *shown)
+        ),
+        (),
+        tuple(driven),
+        buckets,
+        tuple((item.rule, str(item)) for item in known if item.rule),
+        pool.backend,
+    )
+
+
+def _lacking_as_declared(described: Mapping[str, Any], declared: Declarations) -> frozenset[str]:
+    """Return the capabilities that a DDP lacks by its signature or its declarations."""
     lacking = frozenset(described["lacks"]) | frozenset(
         {"accumulation"} if declared.accumulation == "none" else ()
     )
@@ -99,60 +137,35 @@ def of_ddp(
         # A gradient left from the last sum may be summed again or not, depending on the hooks. No
         # declaration says which is meant.
         lacking |= {"never_zeroed", "retained"}
-    # Sending is probed last; nothing before depends on it.
-    without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
-    scope = Scope(max_world_size, without, declared, backend=pool.backend)
-    probes = _Probes(pool, ddp, scope)
-    base = probes.run(BASE)
-    _require_wrapper(ddp, base)
-    how = base.ranks[0].driven
-    if how.get("accumulation") == "each" and (
-        declared.reduction == "sum" or ("before each batch" in how and not declared.accumulation)
-    ):
-        # The name does not say whether this hook runs before each step or before each micro-step.
-        # So accumulation is not tested.
-        lacking |= {"accumulation"}
-        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
+    return lacking
+
+
+def _lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozenset[str]:
+    """Return the capabilities that a DDP lacks by the way in which it is driven.
+
+    Args:
+        how: The calls with which it is driven, by moment.
+        declared: Its declarations.
+    """
+    lacking: frozenset[str] = frozenset()
+    if how.get("accumulation") == "each":
+        lacking |= {"no_sync_nested", "no_sync_error"}
+        if declared.reduction == "sum" or (
+            "before each batch" in how and not declared.accumulation
+        ):
+            # The name does not say whether this hook runs before each step or before each
+            # micro-step. So accumulation is not tested.
+            lacking |= {"accumulation"}
     if how.get("without communication", "no_sync") != "no_sync":
         lacking |= {"no_sync_nested"}  # A switch cannot be nested.
-        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
     if "backward" in how:  # An engine's own backward is not told that another one follows.
         lacking |= {"retained", "scaler"}
-    if {
-        "gradients",
-        "step",
-    } & how.keys():  # They lie elsewhere, or an engine changes them as it likes.
+    if {"gradients", "step"} & how.keys():
+        # They lie elsewhere, or an engine changes them as it likes.
         lacking |= {"clipping", "scaler"}
     if "uneven batches" not in how:
         lacking |= {"join"}
-    if "subgroup" in without | lacking:
-        lacking |= {"resized"}  # One of the two worlds is a part of all processes.
-    if how.get("accumulation") == "each":
-        lacking |= {"no_sync_nested", "no_sync_error"}
-        probes.scope = replace(probes.scope, without=probes.scope.without | lacking)
-    driven = [
-        *described["driven"],
-        *(f"{when}: {call}" for when, call in sorted(base.ranks[0].driven.items())),
-    ]
-    probed = tuple(probes.all(lacking, base))
-    buckets, shown = probes.sending(probed)
-    driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
-    known = expected(ddp, str(described["torch"]), files)
-    reasons = {item.capability: str(item) for item in known}
-    probed, shown = (
-        tuple(replace(item, expected=reasons.get(item.capability, "")) for item in some)
-        for some in (probed, shown)
-    )
-    return Discovery(
-        described,
-        {},
-        (*probed, *shown),
-        (),
-        tuple(driven),
-        buckets,
-        tuple((item.rule, str(item)) for item in known if item.rule),
-        pool.backend,
-    )
+    return lacking
 
 
 def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
@@ -263,41 +276,14 @@ class _Probes:
         Returns:
             The fill rule, and the probes of the three capabilities.
         """
-        fill_rule: Buckets = ""
-        overlaps, declared = False, self.scope.declared
-        if (
-            any(
-                probe.capability == "bucket_cap" and probe.standing is Standing.RIGHT
-                for probe in probed
-            )
-            and declared.gradients != "hidden"
-        ):
-            small, large = (
-                self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20)
-            )
-            counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
-            fill_rule = next(
-                (how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), ""
-            )
-            overlaps = overlapping(small)
-            # Some implementations keep a layer's parameters together. That shows only if layers
-            # have two parameters.
-            biased = replace(
-                BASE,
-                model=Model(4, (Layer("linear", 4, bias=True),) * 4),
-                bucket_cap=_BETWEEN - 30,
-                steps=3,
-            )
-            scope = replace(
-                self.scope,
-                declared=replace(declared, buckets=fill_rule),
-                without=self.scope.without - {"bucketing"},
-            )
-            fill_rule = (
-                ""
-                if not fill_rule or first_failure(self.run(biased), scope, ("COMM-4",))
-                else fill_rule
-            )
+        declared = self.scope.declared
+        capped = any(
+            probe.capability == "bucket_cap" and probe.standing is Standing.RIGHT
+            for probe in probed
+        )
+        fill_rule, overlaps = (
+            self._filling() if capped and declared.gradients != "hidden" else ("", False)
+        )
         unknown = (
             Standing.UNKNOWN
             if any(probe.standing is Standing.UNKNOWN for probe in probed)
@@ -320,6 +306,32 @@ class _Probes:
             for name, seen in standings
         )
         return fill_rule, (*shown, self._equal_buffers(probed))
+
+    def _filling(self) -> tuple[Buckets, bool]:
+        """Return the fill rule of buckets, and whether sending overlaps with the backward."""
+        small, large = (
+            self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20)
+        )
+        counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
+        fill_rule: Buckets = next(
+            (how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), ""
+        )
+        # Some implementations keep a layer's parameters together. That shows only if layers have
+        # two parameters.
+        biased = replace(
+            BASE,
+            model=Model(4, (Layer("linear", 4, bias=True),) * 4),
+            bucket_cap=_BETWEEN - 30,
+            steps=3,
+        )
+        scope = replace(
+            self.scope,
+            declared=replace(self.scope.declared, buckets=fill_rule),
+            without=self.scope.without - {"bucketing"},
+        )
+        if fill_rule and first_failure(self.run(biased), scope, ("COMM-4",)):
+            fill_rule = ""
+        return fill_rule, overlapping(small)
 
     def _equal_buffers(self, probed: tuple[Probed, ...]) -> Probed:
         """Probe whether the ranks' buffers are equal again when the next forward starts.
