@@ -1,10 +1,12 @@
 """The comparison with a side whose interpreter is not available: its answers are in a baseline."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import describe
 from ddp_invariants.errors import BaselineError
+from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.implementation.spec import Ddp, Sampler, options
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.upgrades.accepted import Accepted
@@ -84,20 +86,63 @@ def against(
     why = {change.change: change.reason for change in allowed}
     discovery = discovered_side(pool, ddp, sampler, max_world_size)
     at_once = before_any_case(head.offer, offer_of(discovery))
-    comparable = head.environment.cpu == here.cpu
-    declared, declared_sampler = (
+    side = _AvailableSide(
+        pool,
+        ddp,
+        sampler,
         discovery.scope(max_world_size).declared,
         discovery.declared_sampler,
+        comparable=head.environment.cpu == here.cpu,
     )
+    shrunk = [
+        ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
+        for difference in at_once
+    ]
+    shrunk += [
+        _repeated(side, answer, first, why.get(name, ""))
+        for name, (answer, first) in _smallest(side, answers).items()
+        if not side.moved(first)
+    ]
+    return gated(shrunk, len(answers), allowed)
 
-    warned: tuple[set[str], set[str]] = set(), set()
 
-    def differences(answer: Answer, *, fresh: bool = False) -> list[Difference]:
-        here_answered = answer_of(pool, answer.case, ddp, sampler, fresh=fresh)
+@dataclass(frozen=True)
+class _AvailableSide:
+    """The side that can still be run, which answers the cases of a baseline again.
+
+    Attributes:
+        pool: Ranks under the available interpreter.
+        ddp: The DDP.
+        sampler: The sampler.
+        declared: The DDP's declarations.
+        declared_sampler: The sampler's declarations.
+        comparable: True if numbers are compared.
+        warned: The warnings seen so far, of the recorded side and of this one.
+    """
+
+    pool: Pool
+    ddp: Ddp
+    sampler: Sampler
+    declared: Declarations
+    declared_sampler: SamplerDeclarations
+    comparable: bool
+    warned: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
+
+    def differences(self, answer: Answer, *, fresh: bool = False) -> list[Difference]:
+        """Run the case of a recorded answer, and return the differences of the two answers.
+
+        Args:
+            answer: The recorded answer.
+            fresh: True for new processes.
+
+        Raises:
+            BaselineError: The entry of the baseline is no answer to its case.
+        """
+        here_answered = answer_of(self.pool, answer.case, self.ddp, self.sampler, fresh=fresh)
         try:
-            for texts, recorded in zip(warned, (answer, here_answered), strict=True):
+            for texts, recorded in zip(self.warned, (answer, here_answered), strict=True):
                 texts.update(warnings_of(recorded))
-            shown = compared(answer, here_answered, declared, declared_sampler)
+            shown = compared(answer, here_answered, self.declared, self.declared_sampler)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise BaselineError(
                 f"the baseline's answer to {describe(answer.case)} cannot be compared: "
@@ -106,36 +151,48 @@ def against(
         return [
             difference
             for difference in shown
-            if comparable or difference.kind not in ("rounding", "number")
+            if self.comparable or difference.kind not in ("rounding", "number")
         ]
 
+    def moved(self, difference: Difference) -> bool:
+        """Return whether a warning may only have moved from one case to another.
+
+        Both sides gave it somewhere. The old side cannot be run again to check.
+        """
+        recorded, here = self.warned
+        return difference.moves and difference.subject in recorded & here
+
+
+def _smallest(
+    side: _AvailableSide, answers: Sequence[Answer]
+) -> dict[str, tuple[Answer, Difference]]:
+    """Return each sort of difference, with the smallest case that shows it."""
     smallest: dict[str, tuple[Answer, Difference]] = {}
     for answer in answers:
-        for difference in differences(answer):
+        for difference in side.differences(answer):
             known = smallest.get(difference.name)
             if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
                 smallest[difference.name] = answer, difference
-    shrunk = [
-        ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
-        for difference in at_once
+    return smallest
+
+
+def _repeated(
+    side: _AvailableSide, answer: Answer, first: Difference, accepted: str
+) -> ShrunkDifference:
+    """Run the smallest case of a difference again, and return how often the difference showed.
+
+    Args:
+        side: The available side.
+        answer: The recorded answer to that case.
+        first: The difference.
+        accepted: The reason why it is accepted; empty if it is not.
+    """
+    again = [
+        difference
+        for _ in range(REPEATS)
+        for difference in side.differences(answer, fresh=first.moves)[::-1]
+        if difference.name == first.name
     ]
-    for name, (answer, first) in smallest.items():
-        # A warning that both sides gave somewhere may have moved from one case to another. The old
-        # side cannot be run again to check.
-        if first.moves and first.subject in warned[0] & warned[1]:
-            continue
-        again = [
-            difference
-            for _ in range(REPEATS)
-            for difference in differences(answer, fresh=first.moves)[::-1]
-            if difference.name == name
-        ]
-        shrunk.append(
-            ShrunkDifference(
-                again[0] if again else first,
-                answer.case,
-                min(len(again), REPEATS),
-                why.get(name, ""),
-            )
-        )
-    return gated(shrunk, len(answers), allowed)
+    return ShrunkDifference(
+        again[0] if again else first, answer.case, min(len(again), REPEATS), accepted
+    )
