@@ -30,6 +30,13 @@ def add(parser: pytest.Parser) -> None:
             default=[] if option.repeatable else option.default,
             action="append" if option.repeatable else "store",
         )
+    _add_search(group)
+    _add_processes(group)
+    _add_files(group)
+
+
+def _add_search(group: pytest.OptionGroup) -> None:
+    """Add the options that decide which cases are drawn."""
     group.addoption(
         "--profile",
         default="default",
@@ -58,6 +65,10 @@ def add(parser: pytest.Parser) -> None:
         metavar="N",
         help="seed of the search (default: a new one, printed)",
     )
+
+
+def _add_processes(group: pytest.OptionGroup) -> None:
+    """Add the options that decide how and where ranks run."""
     group.addoption(
         "--isolation",
         default="pooled",
@@ -77,6 +88,10 @@ def add(parser: pytest.Parser) -> None:
         choices=backends.DEVICES,
         help="device of the tensors (default: the one that the backend needs)",
     )
+
+
+def _add_files(group: pytest.OptionGroup) -> None:
+    """Add the options that name files to read or to write."""
     group.addoption(
         "--deviations",
         default=[],
