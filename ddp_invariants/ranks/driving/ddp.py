@@ -29,6 +29,35 @@ from ddp_invariants.ranks.driving.imports import (
     version,
 )
 
+_NOT_IN_A_WHOLE_STEP = (
+    "no_sync",
+    "bucket_cap",
+    "zero_in_place",
+    "never_zeroed",
+    "forward_error",
+    "backward_error",
+    "joint",
+    "twice",
+    "in_parts",
+    "evaluation",
+    "evaluation_with_gradients",
+    "forward_only",
+    "forward_only_quiet",
+    "learning_rate",
+    "decay",
+    "freeze",
+    "unfreeze",
+    "cast",
+    "copy",
+    "assign",
+    "state",
+    "resized",
+    "join",
+    "clipping",
+    "scaler",
+)
+"""Capabilities that an adapter's `train_step` rules out: a whole training step is one call."""
+
 
 @dataclass(frozen=True)
 class Description:
@@ -222,28 +251,33 @@ class Driver:
 
     def describe(self) -> Description:
         """Return what the controller may draw for the implementation, and the lines it prints."""
-        lacks = []
-        if "wrap" not in self.methods and "train_step" not in self.methods:
-            lacks += (
-                ["bucket_cap"]
-                if self.call is None or self.call.cap in (None, *self.call.given)
-                else []
-            )
-            calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
-            lacks += ["subgroup"] if not calls or any(call.group is None for call in calls) else []
+        about = (
+            self.optimizer.thing
+            if self.thing is None and self.optimizer is not None
+            else self.thing
+        )
+        target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
+        return Description(
+            str(self.ddp),
+            target,
+            version(about),
+            vars(self.declared),
+            tuple(self._lacks()),
+            tuple(self.lines),
+            self._source(),
+            defaults(self.thing) if self.thing is not None else {},
+        )
+
+    def _lacks(self) -> list[str]:
+        """Return the capabilities that the signature, the methods or the declarations rule out."""
+        lacks = self._lacks_by_calls()
         if self.declared.zero or self.declared.optimizer == "own":
             # Each rank has a part of the optimizer's state, and the optimizer, too, would have to
             # join.
-            lacks += [
-                "resized",
-                "join",
-            ]
+            lacks += ["resized", "join"]
         if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
             # The gradients to scale are not in `.grad`, or not all of them are.
-            lacks += [
-                "clipping",
-                "scaler",
-            ]
+            lacks += ["clipping", "scaler"]
         if (
             self.declared.optimizer == "own"
             or self.declared.main
@@ -257,51 +291,19 @@ class Driver:
                 name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports
             ]
         if "train_step" in self.methods:
-            lacks += [
-                "no_sync",
-                "bucket_cap",
-                "zero_in_place",
-                "never_zeroed",
-                "forward_error",
-                "backward_error",
-                "joint",
-                "twice",
-                "in_parts",
-                "evaluation",
-                "evaluation_with_gradients",
-                "forward_only",
-                "forward_only_quiet",
-                "learning_rate",
-                "decay",
-                "freeze",
-                "unfreeze",
-                "cast",
-                "copy",
-                "assign",
-                "state",
-                "resized",
-                "join",
-                "clipping",
-                "scaler",
-            ]
+            lacks += _NOT_IN_A_WHOLE_STEP
         # The implementation cannot know that another backward follows.
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []
-        about = (
-            self.optimizer.thing
-            if self.thing is None and self.optimizer is not None
-            else self.thing
-        )
-        target = "no wrapper" if self.ddp.name == "none" else target_of(self.ddp.name, "ddp")
-        return Description(
-            str(self.ddp),
-            target,
-            version(about),
-            vars(self.declared),
-            tuple(lacks),
-            tuple(self.lines),
-            self._source(),
-            defaults(self.thing) if self.thing is not None else {},
-        )
+        return lacks
+
+    def _lacks_by_calls(self) -> list[str]:
+        """Return the capabilities that the arguments of the calls rule out."""
+        if {"wrap", "train_step"} & self.methods:
+            return []
+        capped = self.call is not None and self.call.cap not in (None, *self.call.given)
+        calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
+        grouped = bool(calls) and all(call.group is not None for call in calls)
+        return [*([] if capped else ["bucket_cap"]), *([] if grouped else ["subgroup"])]
 
     @property
     def made_of(self) -> Source:
