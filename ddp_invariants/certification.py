@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.scope import UnderTest
+from ddp_invariants.discovery.scope import UnderTest, Scope
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
@@ -106,17 +106,11 @@ def certify(
         HarnessError: The harness failed.
         KeyError: A rule does not exist.
     """
-    rule_ids = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
-    for rule in rule_ids:
-        if rule not in ALL_RULES:
-            raise KeyError(f"{rule}: there is no such rule")
+    rule_ids = _known(rules)
     ddp, sampler = implementation.named
     with ExitStack() as ending:
         pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
-        discovered = probe.discover(pool, ddp, sampler, max_world_size)
-        wrong = [*discovered.claims_refused(), *discovered.stale()]
-        if wrong:
-            raise LoadFailure(f"{ddp}: {wrong[0]}")
+        scope = _scope(pool, ddp, sampler, max_world_size)
         options = Options(
             cases=examples,
             seed=seed,
@@ -124,10 +118,36 @@ def certify(
             command="",
             replay=reading.read(Path(replay)) if replay else None,
         )
-        trial = Trial(pool, UnderTest(ddp, sampler, discovered.scope(max_world_size)), options)
+        trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
         for rule in rule_ids:
             try:
                 trial.certify(rule, cases)
             except NotJudged:
                 continue  # The ledger holds the reason.
     return trial.ledger
+
+
+def _known(rules: str | Sequence[str]) -> list[str]:
+    """Return the ids of the requested rules; of all rules if none was requested.
+
+    Raises:
+        KeyError: A rule does not exist.
+    """
+    rule_ids = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
+    for rule in rule_ids:
+        if rule not in ALL_RULES:
+            raise KeyError(f"{rule}: there is no such rule")
+    return rule_ids
+
+
+def _scope(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Scope:
+    """Return what cases may contain, from the probes of the implementation under test.
+
+    Raises:
+        LoadFailure: It cannot be tested.
+    """
+    discovered = probe.discover(pool, ddp, sampler, max_world_size)
+    wrong = [*discovered.claims_refused(), *discovered.stale()]
+    if wrong:
+        raise LoadFailure(f"{ddp}: {wrong[0]}")
+    return discovered.scope(max_world_size)

@@ -2,7 +2,8 @@
 
 import datetime as dt
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,16 @@ from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.options import naming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
-from ddp_invariants.implementation.spec import named
+from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.implementation.spec import options as naming_options
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.report import machine, upgrade
 
 if TYPE_CHECKING:
-    from ddp_invariants.upgrades.baseline import Answer, Head
+    from ddp_invariants.upgrades.accepted import Accepted
+    from ddp_invariants.upgrades.baseline import Answer, Environment, Head
+    from ddp_invariants.upgrades.gate import Gated
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,6 +59,72 @@ def _read_baseline(path: Path, given: str) -> "tuple[Head, list[Answer]]":
             f"{path}: it was recorded for {recorded}, but {named_now} is under test"
         )
     return head, answers
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """A comparison of a new side with an old one.
+
+    Attributes:
+        ddp: The DDP.
+        sampler: The sampler.
+        new: The interpreter to change to.
+        max_world_size: Largest W.
+        allowed: The accepted changes.
+        scripts: The folder for a script of each difference; None for no scripts.
+    """
+
+    ddp: Ddp
+    sampler: Sampler
+    new: str
+    max_world_size: int
+    allowed: "Sequence[Accepted]"
+    scripts: Path | None
+
+    def with_baseline(self, baseline: Path) -> "tuple[Environment, Environment, Gated]":
+        """Compare with a recorded side; return both sides and the result."""
+        from ddp_invariants.upgrades import gate, question, recorded
+
+        head, answered = _read_baseline(baseline, naming_options(self.ddp, self.sampler))
+        here = gate.side(self.new)
+        with Hosts(self.new) as hosts, Pool(hosts.addresses) as pool:
+            outcome = recorded.against(
+                head,
+                answered,
+                pool,
+                self.ddp,
+                self.sampler,
+                here,
+                max_world_size=self.max_world_size,
+                allowed=self.allowed,
+            )
+            if self.scripts is not None:
+                outcome = question.write(
+                    self.scripts, outcome, pool, self.ddp, self.sampler, [self.new]
+                )
+        return head.environment, here, outcome
+
+    def with_interpreter(
+        self, old: str, cases: int, seed: int
+    ) -> "tuple[Environment, Environment, Gated]":
+        """Compare with another interpreter on drawn cases; return both sides and the result."""
+        from ddp_invariants.upgrades import gate, question
+
+        there, here = gate.side(old), gate.side(self.new)
+        with (
+            Hosts(old) as before,
+            Hosts(self.new) as after,
+            Pool(before.addresses) as first,
+            Pool(after.addresses) as second,
+        ):
+            outcome = gate.Gate(first, second, self.ddp, self.sampler, self.max_world_size).run(
+                cases, seed, self.allowed
+            )
+            if self.scripts is not None:
+                outcome = question.write(
+                    self.scripts, outcome, first, self.ddp, self.sampler, [old, self.new]
+                )
+        return there, here, outcome
 
 
 @click.command(short_help="Compare two interpreters: the gate of an upgrade.")
@@ -117,7 +186,6 @@ def compare(
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
-    from ddp_invariants.upgrades import gate, question, recorded
     from ddp_invariants.upgrades.accepted import accepted_changes
 
     if bool(old) == (baseline is not None):
@@ -129,35 +197,12 @@ def compare(
         ddp, sampler = named(options)
         if scripts is not None:  # Done first, before the long run, because it may fail.
             scripts.mkdir(parents=True, exist_ok=True)
-        if baseline is not None:
-            head, answered = _read_baseline(baseline, naming_options(ddp, sampler))
-            there, here = head.environment, gate.side(new)
-            with Hosts(new) as after, Pool(after.addresses) as second:
-                outcome = recorded.against(
-                    head,
-                    answered,
-                    second,
-                    ddp,
-                    sampler,
-                    here,
-                    max_world_size=max_world_size,
-                    allowed=allowed,
-                )
-                if scripts is not None:
-                    outcome = question.write(scripts, outcome, second, ddp, sampler, [new])
-        else:
-            there, here = gate.side(old), gate.side(new)
-            with (
-                Hosts(old) as before,
-                Hosts(new) as after,
-                Pool(before.addresses) as first,
-                Pool(after.addresses) as second,
-            ):
-                outcome = gate.Gate(first, second, ddp, sampler, max_world_size).run(
-                    cases, seed, allowed
-                )
-                if scripts is not None:
-                    outcome = question.write(scripts, outcome, first, ddp, sampler, [old, new])
+        asked = _Comparison(ddp, sampler, new, max_world_size, allowed, scripts)
+        there, here, outcome = (
+            asked.with_baseline(baseline)
+            if baseline is not None
+            else asked.with_interpreter(old, cases, seed)
+        )
     except (*UNUSABLE_INPUT, BaselineError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))

@@ -8,6 +8,24 @@ from ddp_invariants.errors import UNUSABLE_INPUT, VIOLATED, unusable
 _RULES = ("SHARD-3", "GRAD-2", "PARAM-1")
 _FAULTY = "ddp_invariants.faults.bucketed:NeverDivides"
 _CASES, _WORLD_SIZE = 15, 3
+_FIRST = (
+    "Each case is a whole training run on real processes, which communicate over gloo. The number of "
+    "ranks, the\n"
+    "model and the batches are drawn. Rules judge what the ranks recorded (`ddp-invariants rules`).\n\n"
+    f"1. The reference, by {', '.join(_RULES)}:\n"
+)
+_SECOND = (
+    "\nIt is certified: every rule holds in each of these cases, and met the situations "
+    "that it needs.\n\n"
+    f"2. A wrapper that never divides by the number of ranks ({_FAULTY}):\n"
+)
+_LAST = (
+    "\nAll ranks agree, but the gradient is wrong. This is the smallest case that shows it. The "
+    "command after\n"
+    "`repeat` runs it again. `ddp-invariants rules GRAD-2` explains the rule.\n\n"
+    "Test your own with `ddp-invariants certify my_package.ddp:MyDDP`. `ddp-invariants init` "
+    "writes an adapter\nto start from."
+)
 
 
 @click.command(short_help="See a right and a wrong implementation judged, in seconds.")
@@ -22,12 +40,7 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
     from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
 
     print_text = for_people(as_json=as_json)
-    print_text(
-        "Each case is a whole training run on real processes, which communicate over gloo. The number of "
-        "ranks, the\n"
-        "model and the batches are drawn. Rules judge what the ranks recorded (`ddp-invariants rules`).\n\n"
-        f"1. The reference, by {', '.join(_RULES)}:\n"
-    )
+    print_text(_FIRST)
     try:
         with Hosts(
             hash_seeds=HASH_SEEDS[:1]
@@ -44,11 +57,7 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
                 Implementation(), _RULES, examples=_CASES, max_world_size=_WORLD_SIZE, hosts=hosts
             )
             print_text(terminal.summary(ledger, list(_RULES)))
-            print_text(
-                "\nIt is certified: every rule holds in each of these cases, and met the situations "
-                "that it needs.\n\n"
-                f"2. A wrapper that never divides by the number of ranks ({_FAULTY}):\n"
-            )
+            print_text(_SECOND)
             caught = None
             try:
                 certify(
@@ -71,10 +80,4 @@ def demo(context: click.Context, /, *, as_json: bool) -> None:
         )
         context.exit(VIOLATED)
     print_text(caught.report)
-    print_text(
-        "\nAll ranks agree, but the gradient is wrong. This is the smallest case that shows it. The "
-        "command after\n"
-        "`repeat` runs it again. `ddp-invariants rules GRAD-2` explains the rule.\n\n"
-        "Test your own with `ddp-invariants certify my_package.ddp:MyDDP`. `ddp-invariants init` "
-        "writes an adapter\nto start from."
-    )
+    print_text(_LAST)

@@ -1,6 +1,7 @@
 """The command faults: measure the judge."""
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,10 +9,14 @@ from ddp_invariants.cli.options import placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
-from ddp_invariants.processes.backends import BackendName, DeviceName, wanted
+from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, wanted
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
 from ddp_invariants.report import machine
+
+if TYPE_CHECKING:
+    from ddp_invariants.proof.detection import Detection
+    from ddp_invariants.proof.measure import FaultSearch
 
 
 @click.command(short_help="Measure the judge on planted faults and controls.")
@@ -66,19 +71,15 @@ def faults(
     Exit status 0 if all faults are caught, none with a wrong cause, and no control fails; else
     1; 2 if nothing was run. An interrupt prints the results so far.
     """
-    # Imported here: they import Hypothesis and rich, which the other commands do not need.
-    from rich.console import Console
-    from rich.progress import Progress
-
+    # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError
     from ddp_invariants.proof import measure
     from ddp_invariants.proof.catalogue import select
-    from ddp_invariants.proof.detection import Detection, totals
+    from ddp_invariants.proof.detection import Detection
 
     detections: list[Detection] = []
     jobs: list[measure.FaultSearch] = []
     beyond: list[str] = []
-    screen = Console(stderr=True)
     try:
         entries, resolved = select(only), wanted(backend, device)
         beyond = [
@@ -90,12 +91,7 @@ def faults(
         if resolved.device != "cpu":
             with ranks(backend, device, measure.MAX_WORLD_SIZE):
                 pass  # Only to check that they can be had.
-        with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-            searches = measure.measure(hosts.addresses, jobs, workers, resolved)
-            for entry in progress.track(searches, len(jobs), description="searching"):
-                detections.append(entry)
-                if not screen.is_terminal:
-                    click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)
+        _search(jobs, workers, resolved, detections)
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
@@ -113,11 +109,48 @@ def faults(
             "are on the CPU",
             err=True,
         )
-        if not jobs:
-            context.exit(INCONCLUSIVE)
+    context.exit(_status(detections, len(jobs), not_run=bool(beyond)))
+
+
+def _search(
+    jobs: "list[FaultSearch]", workers: int, backend: Backend, detections: "list[Detection]"
+) -> None:
+    """Run the searches, and show the progress.
+
+    Args:
+        jobs: The searches.
+        workers: The number of processes that search.
+        backend: The backend of the ranks.
+        detections: Receives each result as its search ends: an interrupt loses none.
+    """
+    # Imported here, as above.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ddp_invariants.proof import measure
+
+    screen = Console(stderr=True)
+    with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
+        searches = measure.measure(hosts.addresses, jobs, workers, backend)
+        for entry in progress.track(searches, len(jobs), description="searching"):
+            detections.append(entry)
+            if not screen.is_terminal:
+                click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)
+
+
+def _status(detections: "list[Detection]", searches: int, *, not_run: bool) -> int:
+    """Return the exit status.
+
+    Args:
+        detections: The results.
+        searches: The number of searches.
+        not_run: True if a fault was not searched for.
+    """
+    from ddp_invariants.proof.detection import totals
+
+    if not_run and searches == 0:
+        return INCONCLUSIVE
+    if len(detections) < searches:
+        return INTERRUPTED
     total = totals(detections)
-    if len(detections) < len(jobs):
-        context.exit(INTERRUPTED)
-    context.exit(
-        int(total.caught < total.searches or total.wrong > 0 or total.false_violations > 0)
-    )
+    return int(total.caught < total.searches or total.wrong > 0 or total.false_violations > 0)
