@@ -7,33 +7,37 @@ exist: a `TrainingCase` needs a process group, a `ShardCase` asks a sampler alon
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.fields import STRICT, between, one_of, require
 from ddp_invariants.cases.layers import Model
-from ddp_invariants.cases.program import (
-    BetweenSteps,
-    Data,
-    Exhausted,
-    InjectedFailure,
-    LossScale,
-    Optimizer,
-    Perturbation,
-    Poison,
-    Unused,
-)
+from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.cases.shard_case import ShardCase
+from ddp_invariants.cases.situated import NoSync, Passes, Situated
 from ddp_invariants.cases.situation import KINDS, AnySituation, Situation
-from ddp_invariants.cases.words import brief
+from ddp_invariants.cases.text import case_id, describe, to_json
+
+__all__ = [
+    "LARGEST_WORLD_SIZE",
+    "Case",
+    "Init",
+    "Loss",
+    "NoSync",
+    "Passes",
+    "ShardCase",
+    "TrainingCase",
+    "Values",
+    "ZeroGrad",
+    "case_id",
+    "describe",
+    "to_json",
+]
 
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real"]
-NoSync = Literal["plain", "nested", "error"]
-Passes = Literal["alternate", "joint", "retained"]
 Init = Literal["distinct", "equal"]
 Loss = Literal["tagged", "mse"]
 
@@ -42,7 +46,7 @@ LARGEST_WORLD_SIZE = 64
 
 
 @dataclass(frozen=True)
-class TrainingCase:
+class TrainingCase(Situated):
     """A whole data-parallel training run of a few steps.
 
     Attributes:
@@ -164,72 +168,6 @@ class TrainingCase:
         kept = tuple(each for each in self.situations if not isinstance(each, removed))
         return self if kept == self.situations else replace(self, situations=kept)
 
-    def _of(self, kind: str, field: str, default: Any = None) -> Any:
-        """Return a field of the situation of a kind, or the default if the case has none."""
-        return next(
-            (getattr(each, field) for each in self.situations if each.kind == kind), default
-        )
-
-    @property
-    def poison(self) -> Poison | None:
-        """A value that is not finite, or None."""
-        value: Poison | None = self._of("poison", "poison")
-        return value
-
-    @property
-    def perturbation(self) -> Perturbation:
-        """The change of the timing of collectives."""
-        value: Perturbation = self._of("perturbation", "perturbation", Perturbation())
-        return value
-
-    @property
-    def injected_failure(self) -> InjectedFailure | None:
-        """The injected failure, or None."""
-        value: InjectedFailure | None = self._of("injected failure", "failure")
-        return value
-
-    @property
-    def no_sync(self) -> NoSync:
-        """The way in which all micro-steps except the last avoid communication."""
-        value: NoSync = self._of("no_sync", "style", "plain")
-        return value
-
-    @property
-    def unused(self) -> tuple[Unused, ...]:
-        """The layers that some forwards pass by."""
-        value: tuple[Unused, ...] = self._of("unused", "layers", ())
-        return value
-
-    @property
-    def crossed(self) -> int | None:
-        """The rank whose branches are computed in the other order; None for none."""
-        value: int | None = self._of("crossed", "rank")
-        return value
-
-    @property
-    def passes(self) -> Passes:
-        """The order of the forwards and backwards of a step."""
-        value: Passes = self._of("passes", "order", "alternate")
-        return value
-
-    @property
-    def between_steps(self) -> tuple[BetweenSteps, ...]:
-        """The actions of the program between steps."""
-        value: tuple[BetweenSteps, ...] = self._of("between steps", "actions", ())
-        return value
-
-    @property
-    def exhausted(self) -> tuple[Exhausted, ...]:
-        """The ranks that have batches for some of the steps only."""
-        value: tuple[Exhausted, ...] = self._of("exhausted", "ranks", ())
-        return value
-
-    @property
-    def saved_by(self) -> int | None:
-        """The number of ranks that saved the state to load; None if no state is loaded."""
-        value: int | None = self._of("resized", "saved_by")
-        return value
-
     def with_each(
         self, change: Callable[[Situation], Situation | None], **changes: Any
     ) -> "TrainingCase":
@@ -243,28 +181,6 @@ class TrainingCase:
         return replace(
             self, situations=tuple(each for each in changed if each is not None), **changes
         )
-
-    @property
-    def penalty(self) -> bool:
-        """True if every loss has a penalty on the gradient of the outputs by the inputs."""
-        return any(each.kind == "penalty" for each in self.situations)
-
-    @property
-    def clip(self) -> float | None:
-        """The norm to which all gradients together are clipped before a step; None for no limit."""
-        value: float | None = self._of("clipping", "norm")
-        return value
-
-    @property
-    def scaler(self) -> LossScale | None:
-        """The plan of the loss scaler, or None."""
-        value: LossScale | None = self._of("scaler", "plan")
-        return value
-
-    @property
-    def autocast(self) -> bool:
-        """True if forwards run under `torch.autocast` to bfloat16."""
-        return any(each.kind == "autocast" for each in self.situations)
 
     @property
     def recast(self) -> frozenset[str]:
@@ -410,78 +326,5 @@ class TrainingCase:
         return self.world_size + self.outside
 
 
-@dataclass(frozen=True)
-class ShardCase:
-    """A question to a sampler: the shards of every rank over a few epochs.
-
-    Attributes:
-        world_size: The number of ranks that share the dataset, W.
-        data: Dataset length, per-rank batch size and the sampler's arguments.
-        epochs: The epochs to ask for, in this order, by `set_epoch`.
-        loader: True if a torch DataLoader also runs over the sampler, so that its batches are
-            counted.
-        saved_after: The number of batches of the last epoch that each rank takes before the state
-            of its sampler is saved. A new sampler loads the state. None if no state is saved.
-        resumed_by: World size of the ranks that load rank 0's state; None if each rank loads the
-            state that it saved.
-        workers: The number of DataLoader workers that iterate the last epoch, each with a copy of
-            its rank's sampler; 0 for none.
-    """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
-    world_size: int = 2
-    data: Data = Data()
-    epochs: tuple[int, ...] = (0,)
-    loader: bool = False
-    saved_after: int | None = None
-    resumed_by: int | None = None
-    workers: int = 0
-    kind: Literal["shard"] = "shard"
-
-    def __post_init__(self) -> None:
-        between("world_size", self.world_size, 1, 4096)
-        require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
-        for index, epoch in enumerate(self.epochs):
-            between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
-        between("workers", self.workers, 0, 16)
-        require(
-            self.resumed_by is None or self.saved_after is not None,
-            "resumed_by",
-            self.resumed_by,
-            "null where nothing is saved",
-        )
-        between("resumed_by", self.resumed_by or 1, 1, 4096)
-        require(
-            self.saved_after is None or self.saved_after >= 1,
-            "saved_after",
-            self.saved_after,
-            "null or batches from 1",
-        )
-
-
 Case = TrainingCase | ShardCase
-
-
-def to_json(case: Case) -> str:
-    """Return the JSON form of a case: a single line, fields in the order of declaration."""
-    return json.dumps(case, default=vars)
-
-
-def case_id(case: Case, implementation: str = "") -> str:
-    """Return six hexadecimal digits that name a case and the implementation that showed it."""
-    return hashlib.blake2b(f"{implementation}\n{to_json(case)}".encode(), digest_size=3).hexdigest()
-
-
-def describe(case: Case) -> str:
-    """Return the case in one line: the world size, then the values that differ from defaults."""
-    parts = [f"world_size={case.world_size}"]
-    for field in fields(case):
-        value = getattr(case, field.name)
-        if field.name in ("kind", "world_size") or value == field.default:
-            continue
-        if field.name == "situations":
-            parts += [situation.words for situation in value]
-            continue
-        parts.append(f"{field.name}={brief(value)}")
-    return " ".join(parts)
+"""A case of either kind."""

@@ -1,0 +1,59 @@
+"""The case of a sampler: everything that fixes the questions to it, and nothing else.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.program import Data
+
+
+@dataclass(frozen=True)
+class ShardCase:
+    """One sampler asked for the shards of every rank over a few epochs.
+
+    Attributes:
+        world_size: Ranks the dataset is dealt to, W.
+        data: Dataset length, per-rank batch size and the sampler's arguments.
+        epochs: Epochs asked for, in this order, by `set_epoch`.
+        loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
+        saved_after: Batches each rank takes of the last epoch before its sampler's state is saved,
+            to be loaded into another one; None where nothing is saved.
+        resumed_by: World size of the ranks that load it, rank 0's state on all of them; None for
+            the rank that saved it alone.
+        workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
+            sampler; 0 for none.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+    world_size: int = 2
+    data: Data = Data()
+    epochs: tuple[int, ...] = (0,)
+    loader: bool = False
+    saved_after: int | None = None
+    resumed_by: int | None = None
+    workers: int = 0
+    kind: Literal["shard"] = "shard"
+
+    def __post_init__(self) -> None:
+        between("world_size", self.world_size, 1, 4096)
+        require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
+        for index, epoch in enumerate(self.epochs):
+            between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
+        between("workers", self.workers, 0, 16)
+        require(
+            self.resumed_by is None or self.saved_after is not None,
+            "resumed_by",
+            self.resumed_by,
+            "null where nothing is saved",
+        )
+        between("resumed_by", self.resumed_by or 1, 1, 4096)
+        require(
+            self.saved_after is None or self.saved_after >= 1,
+            "saved_after",
+            self.saved_after,
+            "null or batches from 1",
+        )

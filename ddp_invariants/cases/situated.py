@@ -1,0 +1,118 @@
+"""What a case says by its situations, each under a name of its own.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from typing import Any, Literal
+
+from ddp_invariants.cases.program import (
+    BetweenSteps,
+    Exhausted,
+    InjectedFailure,
+    LossScale,
+    Perturbation,
+    Poison,
+    Unused,
+)
+from ddp_invariants.cases.situation import Situation
+
+NoSync = Literal["plain", "nested", "error"]
+Passes = Literal["alternate", "joint", "retained"]
+
+
+class Situated:
+    """The base of a case with situations: their fields, with defaults where there is none.
+
+    Attributes:
+        situations: At most one of each kind.
+    """
+
+    situations: tuple[Situation, ...]
+
+    def _of(self, kind: str, field: str, default: Any = None) -> Any:
+        """Return a field of the situation of a kind, or the default where there is none."""
+        return next(
+            (getattr(each, field) for each in self.situations if each.kind == kind), default
+        )
+
+    @property
+    def poison(self) -> Poison | None:
+        """A value that is not finite, or None."""
+        found: Poison | None = self._of("poison", "poison")
+        return found
+
+    @property
+    def perturbation(self) -> Perturbation:
+        """What happens to the timing of collectives."""
+        found: Perturbation = self._of("perturbation", "perturbation", Perturbation())
+        return found
+
+    @property
+    def injected_failure(self) -> InjectedFailure | None:
+        """The failure on purpose, or None."""
+        found: InjectedFailure | None = self._of("injected failure", "failure")
+        return found
+
+    @property
+    def no_sync(self) -> NoSync:
+        """How the micro-steps but the last go without communication."""
+        found: NoSync = self._of("no_sync", "style", "plain")
+        return found
+
+    @property
+    def unused(self) -> tuple[Unused, ...]:
+        """The layers that some forwards pass by."""
+        found: tuple[Unused, ...] = self._of("unused", "layers", ())
+        return found
+
+    @property
+    def crossed(self) -> int | None:
+        """The rank whose branches are computed in the other order; None for none."""
+        found: int | None = self._of("crossed", "rank")
+        return found
+
+    @property
+    def passes(self) -> Passes:
+        """How the forwards and backwards of a step follow one another."""
+        found: Passes = self._of("passes", "order", "alternate")
+        return found
+
+    @property
+    def between_steps(self) -> tuple[BetweenSteps, ...]:
+        """What the program does between steps."""
+        found: tuple[BetweenSteps, ...] = self._of("between steps", "actions", ())
+        return found
+
+    @property
+    def exhausted(self) -> tuple[Exhausted, ...]:
+        """The ranks that have batches for some of the steps only."""
+        found: tuple[Exhausted, ...] = self._of("exhausted", "ranks", ())
+        return found
+
+    @property
+    def saved_by(self) -> int | None:
+        """How many ranks saved the state that is loaded; None where nobody did."""
+        found: int | None = self._of("resized", "saved_by")
+        return found
+
+    @property
+    def penalty(self) -> bool:
+        """Whether every loss has a penalty on the gradient of the outputs by the inputs."""
+        return any(each.kind == "penalty" for each in self.situations)
+
+    @property
+    def clip(self) -> float | None:
+        """The largest norm of all gradients together that a step is made with; None for any."""
+        found: float | None = self._of("clipping", "norm")
+        return found
+
+    @property
+    def scaler(self) -> LossScale | None:
+        """The plan of the loss scaler, or None."""
+        found: LossScale | None = self._of("scaler", "plan")
+        return found
+
+    @property
+    def autocast(self) -> bool:
+        """Whether forwards run under `torch.autocast` to bfloat16."""
+        return any(each.kind == "autocast" for each in self.situations)
