@@ -5,7 +5,7 @@ from typing import Any
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
-from ddp_invariants.discovery.capabilities import SAMPLING
+from ddp_invariants.discovery.required import SAMPLING
 from ddp_invariants.discovery.result import Probed, Standing, first_failure
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import SamplerDeclarations, declare

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.discovery.capabilities import _REMOVED, RANKS, SAMPLING, SHOWN, TRAINING
+from ddp_invariants.discovery.capabilities import _REMOVED, SHOWN, TRAINING
+from ddp_invariants.discovery.required import RANKS, SAMPLING
 from ddp_invariants.implementation.declarations import (
     CAPABILITIES,
     Declarations,

@@ -1,0 +1,47 @@
+"""What situations of rules require: a capability of the sampler, or a number of ranks."""
+
+SAMPLING: dict[str, frozenset[str]] = {
+    "shuffle": frozenset({"shuffle"}),
+    "drop_last": frozenset({"drop_last"}),
+    "given_rank": frozenset(),
+    "uneven": frozenset({"N not divisible by W", "padding", "N < W", "last batch short"}),
+    "short": frozenset({"N < W"}),
+    "no_samples": frozenset(),
+    "resume": frozenset(),
+    "elastic": frozenset({"another world size"}),
+    "workers": frozenset(),
+}
+"""Situations that rules about samplers can meet only with a capability."""
+
+
+_OF_TWO_RANKS = (
+    "more than one rank",
+    "ranks differed before wrapping",
+    "a group without rank 0",
+    "batches differed",
+    "ranks shared a batch",
+    "local gradients differed between ranks",
+    "gradients ready in another order on one rank",
+    "unused on some ranks",
+    "a rank without batches",
+    "batches moved buffers apart",
+    "results withheld",
+    "collectives delayed",
+    "one bucket",
+    "several buckets",
+    "two buckets",
+    "a rank died",
+    "fewer ranks saved",
+    "more ranks saved",
+    "several ranks drew",
+    "a slow communication stream",
+    "a slow computation stream",
+)
+
+
+RANKS = {
+    **dict.fromkeys(_OF_TWO_RANKS, 2),
+    "three ranks": 3,
+    "two ranks left at different steps": 3,
+}
+"""Situations that take more ranks than one, and how many."""

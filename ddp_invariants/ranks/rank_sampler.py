@@ -1,0 +1,159 @@
+"""One rank's sampler, as a training run would ask it."""
+
+import itertools
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils import worker
+from torch.utils.data._utils.worker import WorkerInfo
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+
+
+def made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch: int) -> Any:
+    """Make the sampler of a rank for an epoch."""
+    data = case.data
+    return make(
+        data.samples,
+        world_size,
+        rank,
+        shuffle=data.shuffle,
+        seed=data.seed,
+        drop_last=data.drop_last,
+        batch_size=data.batch_size,
+        epoch=epoch,
+    )
+
+
+class RankSampler:
+    """One rank's sampler, and how it is asked.
+
+    Its yielded items show whether it yields indices or batches of indices.
+    """
+
+    def __init__(
+        self, case: ShardCase, make: SamplerMaker, rank: int, *, in_batches: bool = False
+    ) -> None:
+        self.case, self.make, self.rank, self.in_batches = case, make, rank, in_batches
+        with self._as_rank():
+            self.sampler = made(case, make, case.world_size, rank, case.epochs[0])
+
+    def _as_rank(self) -> AbstractContextManager[object]:
+        return self.make.surroundings(self.rank, self.case.world_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch by the sampler's method, or make a new sampler for it."""
+        with self._as_rank():
+            if self.make.remade_each_epoch:
+                self.sampler = made(self.case, self.make, self.case.world_size, self.rank, epoch)
+            elif hasattr(self.sampler, "set_epoch"):
+                self.sampler.set_epoch(epoch)
+
+    @property
+    def _bound(self) -> int:
+        """Most items that are taken.
+
+        A sampler that never ends thus yields too many items instead of taking all memory.
+        """
+        return (
+            4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
+        )
+
+    def _yielded(self) -> list[Any]:
+        with self._as_rank():
+            return list(itertools.islice(self.sampler, self._bound))
+
+    def indices(self) -> list[int]:
+        """Return all indices, batches laid end to end."""
+        yielded = self._yielded()
+        self.in_batches = bool(yielded) and (
+            isinstance(yielded[0], list | tuple) or getattr(yielded[0], "ndim", 0) > 0
+        )
+        return self._flat(yielded)
+
+    def _flat(self, yielded: Iterable[Any]) -> list[int]:
+        return [
+            self.make.index(index)
+            for item in yielded
+            for index in (item if self.in_batches else [item])
+        ]
+
+    @property
+    def saves(self) -> bool:
+        """True if the sampler has a state to save and to load."""
+        return all(
+            callable(getattr(self.sampler, name, None))
+            for name in ("state_dict", "load_state_dict")
+        )
+
+    def saved(self, batches: int) -> tuple[list[int], Any, list[int]]:
+        """Return the indices of some batches, the state after them, and the later indices."""
+        with self._as_rank():
+            running = iter(self.sampler)
+            taken = self._flat(
+                itertools.islice(
+                    running, batches * (1 if self.in_batches else self.case.data.batch_size)
+                )
+            )
+            # As if written to a file: it must not change any more.
+            state = deepcopy(self.sampler.state_dict())
+            return taken, state, self._flat(itertools.islice(running, self._bound))
+
+    def load(self, state: Any, epoch: int) -> None:
+        """Load a saved state; set the epoch first only if the state does not hold it."""
+        if self.make.remade_each_epoch or self.make.declared.saves == "place":
+            self.set_epoch(epoch)
+        with self._as_rank():
+            self.sampler.load_state_dict(state)
+
+    def length(self) -> int | None:
+        """Return the sampler's `len`, in indices even if it counts batches."""
+        if not hasattr(self.sampler, "__len__"):
+            return None
+        with self._as_rank():
+            length = len(self.sampler)
+        if not self.in_batches:
+            return length
+        yielded = self._yielded()
+        return sum(map(len, yielded)) if length == len(yielded) else length
+
+    def leave_half_way(self) -> None:
+        """Take one item and drop the iterator."""
+        with self._as_rank():
+            next(iter(self.sampler), None)
+
+    def batches(self) -> tuple[int, int | None]:
+        """Count a DataLoader's batches, and return its len as well; None without a len."""
+        dataset: Any = range(self.case.data.samples)
+        if self.make.scatters:  # Over the rank's own data, without any sampler.
+            held: DataLoader[Any] = DataLoader(self.sampler, batch_size=self.case.data.batch_size)
+            return sum(1 for _ in held), len(held)
+        with self._as_rank():
+            loader: DataLoader[Any] = (
+                DataLoader(dataset, batch_sampler=self.sampler)
+                if self.in_batches
+                else DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)
+            )
+            return sum(1 for _ in loader), len(loader) if hasattr(self.sampler, "__len__") else None
+
+    def as_worker(self, number: int) -> list[int]:
+        """Return the indices of a DataLoader's worker.
+
+        A copy of the sampler is asked, and told its worker number and the number of workers.
+
+        The copy runs in this process, because one more process for each of thousands of cases would
+        take longer than all the rest. A sampler can learn about its worker only from
+        `torch.utils.data.get_worker_info`.
+        """
+        workers, copy = self.case.workers, deepcopy(self.sampler)
+        info = WorkerInfo(id=number, num_workers=workers, seed=number, dataset=copy)
+        worker._worker_info = info
+        try:
+            with self._as_rank():
+                return self._flat(itertools.islice(copy, self._bound))
+        finally:
+            worker._worker_info = None
