@@ -170,9 +170,6 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         BaselineError: The file is no baseline, has another format version, is damaged, cut short or
             altered, or is larger than any file that is written.
     """
-    # Imported here: only a comparison with a file needs it.
-    import pydantic
-
     try:
         with gzip.open(path, "rb") as file:
             lines = list(_lines(file, path))
@@ -183,6 +180,34 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
     if len(lines) < 2:
         raise BaselineError(f"{path}: it has {len(lines)} lines; a baseline has at least 3")
     plain = [_parsed(line, number, path) for number, line in enumerate(lines, start=1)]
+    _require_whole(plain, lines, path)
+    head = _head(lines[0], path)
+    held, counted = len(plain) - 2, plain[-1]["cases"]
+    if not head.cases == counted == held > 0:
+        raise BaselineError(
+            f"{path}: it holds {held} cases, its head says {head.cases} and its foot {counted}"
+        )
+    for described in (head.offer.ddp, head.offer.sampler):
+        if not isinstance(described.get("defaults"), dict) or not isinstance(
+            described.get("target"), str
+        ):
+            raise BaselineError(
+                f"{path}: the implementation under test has no name or no arguments"
+            )
+    return head, [_answer(line, number, path) for number, line in enumerate(plain[1:-1], start=2)]
+
+
+def _require_whole(plain: list[dict[str, Any]], lines: list[bytes], path: Path) -> None:
+    """Check that a file is a baseline of this format version, and unaltered.
+
+    Args:
+        plain: The lines as data.
+        lines: The lines.
+        path: The file.
+
+    Raises:
+        BaselineError: It is none, or it was cut short or altered.
+    """
     if plain[0].get("kind") != "baseline":
         raise BaselineError(f"{path}: kind is {plain[0].get('kind')!r}, expected 'baseline'")
     if plain[0].get("form") != FORM:
@@ -199,26 +224,24 @@ def read(path: Path) -> tuple[Head, list[Answer]]:
         raise BaselineError(
             f"{path}: its digest does not match; the file was altered after it was written"
         )
+
+
+def _head(line: bytes, path: Path) -> Head:
+    """Return the head that a line holds.
+
+    Raises:
+        BaselineError: It holds none.
+    """
+    # Imported here: only a comparison with a file needs it.
+    import pydantic
+
     try:
-        head = pydantic.TypeAdapter(Head).validate_json(lines[0])
+        return pydantic.TypeAdapter(Head).validate_json(line)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise BaselineError(
             f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         ) from error
-    if not head.cases == foot["cases"] == len(plain) - 2 > 0:
-        raise BaselineError(
-            f"{path}: it holds {len(plain) - 2} cases, its head says {head.cases} and its foot "
-            f"{foot['cases']}"
-        )
-    for described in (head.offer.ddp, head.offer.sampler):
-        if not isinstance(described.get("defaults"), dict) or not isinstance(
-            described.get("target"), str
-        ):
-            raise BaselineError(
-                f"{path}: the implementation under test has no name or no arguments"
-            )
-    return head, [_answer(line, number, path) for number, line in enumerate(plain[1:-1], start=2)]
 
 
 def _lines(file: gzip.GzipFile, path: Path) -> Iterator[bytes]:

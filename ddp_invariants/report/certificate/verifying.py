@@ -16,6 +16,7 @@ from ddp_invariants.report.certificate.certificate import (
     INTERRUPTED,
     Certificate,
     RuleAccount,
+    ViolationAccount,
     digest,
     outcome,
     shortfall,
@@ -181,20 +182,25 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
     for account in certificate.rules:
         yield from (f"{account.rule} {sentence}" for sentence in _of_a_rule(certificate, account))
     for violation in certificate.violations:
-        if not 1 <= violation.confirmed[0] <= violation.confirmed[1]:
-            yield (
-                f"{violation.failure.rule} was confirmed in {violation.confirmed[0]} of "
-                f"{violation.confirmed[1]} runs"
-            )
-        if violation.id != identifier(violation.case, violation.failure.rule, violation.by):
-            yield (
-                f"the id {violation.id} of the violation of {violation.failure.rule} does not match its "
-                "case"
-            )
-        if violation.failure.rule not in {
-            rule.rule for rule in certificate.rules if rule.verdict == "violated"
-        }:
-            yield f"{violation.failure.rule} has a violation, but its verdict is not 'violated'"
+        yield from _of_a_violation(certificate, violation)
+
+
+def _of_a_violation(certificate: Certificate, violation: ViolationAccount) -> Iterator[str]:
+    """Yield the impossible statements about one violation."""
+    if not 1 <= violation.confirmed[0] <= violation.confirmed[1]:
+        yield (
+            f"{violation.failure.rule} was confirmed in {violation.confirmed[0]} of "
+            f"{violation.confirmed[1]} runs"
+        )
+    if violation.id != identifier(violation.case, violation.failure.rule, violation.by):
+        yield (
+            f"the id {violation.id} of the violation of {violation.failure.rule} does not match its "
+            "case"
+        )
+    if violation.failure.rule not in {
+        rule.rule for rule in certificate.rules if rule.verdict == "violated"
+    }:
+        yield f"{violation.failure.rule} has a violation, but its verdict is not 'violated'"
 
 
 def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
