@@ -107,7 +107,9 @@ def _unpacked(flat_P: FloatArray) -> dict[str, FloatArray]:
     return parts
 
 
-def right(case: TrainingCase = CASE, *, none: bool = True) -> TrainingEvidence:
+def right(  # noqa: C901 - it is one training run, from its first step to its last
+    case: TrainingCase = CASE, *, none: bool = True
+) -> TrainingEvidence:
     """Return what right ranks record on a case with CASE's model.
 
     The values are the oracle's centres, rounded to float32.
