@@ -14,7 +14,7 @@ from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.scope import UnderTest, Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
