@@ -119,7 +119,7 @@ class TrainingCase(Situated):
         between("rounds", self.rounds, 1, 100)
         require(
             self.optimizer.kernels != "fused" or self.fusible,
-            "optimizer.way",
+            "optimizer.kernels",
             self.optimizer.kernels,
             "another where parameters are not contiguous, of bfloat16, complex, or sometimes "
             "without a gradient",

@@ -91,7 +91,7 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, OptimizerKind)
-        one_of("way", self.kernels, Kernels)
+        one_of("kernels", self.kernels, Kernels)
         require(
             not self.nesterov or (self.kind == "sgd" and self.momentum > 0),
             "nesterov",

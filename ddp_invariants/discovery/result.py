@@ -70,7 +70,7 @@ class Discovery:
     """All discovered facts about a DDP and a sampler.
 
     Attributes:
-        ddp: The DDP's description (`driving.Description`, plain).
+        ddp: The DDP's description (`ranks.driving.ddp.Description`, plain).
         sampler: The sampler's.
         ddp_probes: Of the DDP's capabilities.
         sampler_probes: Of the sampler's capabilities.

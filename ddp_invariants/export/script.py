@@ -1,7 +1,7 @@
 """The export of a stored violation as one script of plain torch that anybody can run.
 
 The script must show the violation once before it is handed out. A rank that has loaded the
-implementation under test says which calls the script makes (`driving.Description.source`, and the
+implementation under test says which calls the script makes (`ranks.driving.ddp.Description.source`, and the
 methods that a small run found by name). The violation's file never says so: only numbers and
 texts of the file enter the script, as literals.
 """
@@ -316,7 +316,7 @@ def called(
         case: The case.
         ddp: The implementation under test.
         declared: Its declarations.
-        source: `driving.Description.source` of the implementation.
+        source: `ranks.driving.ddp.Description.source` of the implementation.
     """
     scope = Scope(declared=declared, without=frozenset(declared.unsupported))
     for tried in (*([] if known is None else [known]), BASE, replace(BASE, world_size=1)):

@@ -34,7 +34,7 @@ WITHHELD = (
     "_reduce_scatter_base",
     "reduce_scatter_single",
 )
-"""Collectives whose result can be withheld; `ranks.group` withholds them."""
+"""Collectives whose result can be withheld; `ranks.groups` withholds them."""
 
 
 def _require_plain_steps(view: EvidenceView) -> None:

@@ -5,6 +5,9 @@ import re
 from ddp_invariants.records.evidence import Incident, RankEvidence
 from ddp_invariants.records.verdict import Failure
 
+_LOOP = re.compile(r"ranks/training/(run|resume|stepper|passes|trained|plain)\.py")
+"""The modules of the suite's own training loop. Other modules of that folder run inside the model."""
+
 
 def _of_the_implementation(text: str) -> str:
     """Return a rank's output without the stack frames below the suite's own training loop.
@@ -16,7 +19,7 @@ def _of_the_implementation(text: str) -> str:
         below = below and line.startswith("  File")
         if not below:
             kept.append(line)
-        below = below or "ddp_invariants/ranks/training/" in line
+        below = below or _LOOP.search(line) is not None
     return "\n".join(kept)
 
 
@@ -94,7 +97,7 @@ def _place(stacks: str) -> str:
     """
     for thread in re.split(r"\n(?=(?:Current thread|Thread) 0x)", stacks):
         frames = [frame for frame in map(_FRAME.match, thread.splitlines()) if frame is not None]
-        if not any("/ranks/training/" in frame["path"] for frame in frames):
+        if not any(_LOOP.search(frame["path"]) for frame in frames):
             continue
         for frame in frames:
             path = frame["path"]

@@ -71,7 +71,7 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
 def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the losses of every two ranks.
 
-    The samples' tags (draws.Dataset) make the losses of different batches equal with a chance below
+    The samples' tags (cases.numbers.Dataset) make the losses of different batches equal with a chance below
     1e-9. Losses of equal batches are compared only if the forward draws no random numbers: each
     rank draws its own (RNG-1).
     """

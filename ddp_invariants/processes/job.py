@@ -5,7 +5,7 @@ Rank 0 draws cases and judges them; the other processes keep ranks for it.
 Every process of the job starts its own host, with the devices, cores and environment that its
 launcher gave it. So a case's rank 3 runs in the place of the job's rank 3. Each process sends its
 address once, through the launcher's store. From then on rank 0's pools speak to each process by TCP
-(`ranks/remote.py`, `ranks/serving.py`), never by a collective.
+(`processes/remote.py`, `processes/serving.py`), never by a collective.
 """
 
 import contextlib

@@ -67,8 +67,8 @@ class Pool:
         """Load an implementation in a rank and return its description.
 
         Returns:
-            `driving.Description` as plain data, torch's version, and `made_of`: its files
-            (`imports.Source`).
+            `ranks.driving.ddp.Description` as plain data, torch's version, and `made_of`: its files
+            (`ranks.driving.imports.Source`).
 
         Raises:
             LoadFailure: It cannot be tested.

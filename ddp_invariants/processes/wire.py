@@ -13,7 +13,7 @@ from ddp_invariants.errors import WireError
 
 _PREFIX = struct.Struct("<II")
 LARGEST_FRAME = 1 << 28
-"""Bytes, four times the most a rank may record (`noting.MOST_EVIDENCE`).
+"""Bytes, four times the most a rank may record (`ranks.training.recorder.MOST_EVIDENCE`).
 
 A rank that sends more is broken or hostile. Reading on would take the controller's memory.
 """

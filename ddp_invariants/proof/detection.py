@@ -76,7 +76,7 @@ class Detection:
 
 
 def from_plain(plain: dict[str, Any]) -> Detection:
-    """Return the search that `answers.detected` wrote."""
+    """Return the search that `report.machine.detection` wrote."""
     stored = {field.name: plain[field.name] for field in fields(Detection)}
     return Detection(
         **{

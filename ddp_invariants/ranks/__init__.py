@@ -1,10 +1,10 @@
-"""Rank processes: the only part that starts any.
+"""Ranks: the processes that train with the implementation under test and record the evidence.
 
     controller (no torch)      host (torch, forks)       rank (torch, implementation under test)
-    hosts.py, pool.py   ---->  host.py            ---->    rank.py: training.py, sharding.py
+    processes/pool.py   ---->  host.py            ---->    rank.py: training/, shards.py
             ^                                                |
             '------------- evidence over a socket -----------'
 
-The two sides share `wire.py` and the case. Modules to the right import torch, numpy and the
-standard library only. Modules to the left never import torch.
+`processes/wire.py` frames the messages between the two sides. Modules on the right import torch,
+numpy and the standard library only. Modules on the left never import torch.
 """

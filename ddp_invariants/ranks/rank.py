@@ -297,7 +297,7 @@ def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
 
 
 def _bound_memory() -> None:
-    """Limit this process's memory to its present size plus `noting.MEMORY`.
+    """Limit this process's memory to its present size plus `ranks.training.recorder.MEMORY`.
 
     A larger demand raises here and takes no other process's memory. The limit is RLIMIT_DATA rather
     than RLIMIT_AS, which also counts mapped libraries and addresses that are only reserved.

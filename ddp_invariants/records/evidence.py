@@ -155,7 +155,7 @@ class RankEvidence:
         quiet: Per step and backward under no_sync, the number each group had sent before and after
             it.
         backwards: Per step, the times of the synchronised backward.
-        surfaced: The type of the exception that a user got for an injected one (`case.InjectedFailure`);
+        surfaced: The type of the exception that a user got for an injected one (`cases.program.InjectedFailure`);
             empty if there was none, and None if the case did not get there.
         left: Per round, the threads, open descriptors and child processes after it.
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its

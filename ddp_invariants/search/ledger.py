@@ -80,9 +80,9 @@ class Entry:
         self.errors[ceil(finding.worst * TENTHS) if finding.worst <= 1 else -1] += 1
         self._widen(finding.observed)
         if finding.failure is not None:
-            self.enter_breach(finding.failure, case_id)
+            self.enter_failure(finding.failure, case_id)
 
-    def enter_breach(self, failure: Failure, case_id: str) -> None:
+    def enter_failure(self, failure: Failure, case_id: str) -> None:
         """Record a failure; ten are kept, all are counted."""
         self.seen += 1
         if len(self.failures) < 10:
@@ -135,9 +135,9 @@ class Ledger:
         tested: Rules whose own properties ran.
         ended: Rules whose own properties ran to their end, or had nothing to run.
         stored: Confirmed violations: by the file that stores each, its display data
-            (`views.Example`, as plain data).
+            (`diagnosis.excerpts.Example`, as plain data).
         drawn: Counts of the cases' contents.
-        examples: For each kind of case a good example (`views.Example`, as plain data).
+        examples: For each kind of case a good example (`diagnosis.excerpts.Example`, as plain data).
     """
 
     def __init__(self) -> None:

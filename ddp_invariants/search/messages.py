@@ -66,7 +66,7 @@ def not_repeated(
 ) -> str:
     """Return why a failure that fresh processes do not show is no violation, and no pass either."""
     fields = [
-        f"{failure.rule} inconclusive for {implementation}: a breach was seen but not repeated",
+        f"{failure.rule} inconclusive for {implementation}: a failure was seen but not repeated",
         labelled("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
         labelled("case", describe(case)),
         labelled(

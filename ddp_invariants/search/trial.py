@@ -117,10 +117,11 @@ class Trial(Runner):
             unexcused.certify(rule)
         except Violation as violation:
             # The report may name another rule, whose failure explains this one.
+            if violation.failure.rule == rule:
+                return
             case = violation.case
             findings = unexcused.findings(case, rule=rule)
-            failing = {failure.rule for failure in unexcused.failures(findings, case)}
-            if rule in {violation.failure.rule, *failing}:
+            if rule in {failure.rule for failure in unexcused.failures(findings, case)}:
                 return
         self.ledger.tested.add(rule)
         self.ledger[rule].inconclusive = True

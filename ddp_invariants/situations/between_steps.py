@@ -45,10 +45,10 @@ class Actions(Situation):
     kind: Literal["between steps"] = "between steps"
 
     def check(self, case: TrainingCase) -> None:
-        """Require steps and layers of the case, and on something to train at every step."""
-        require(bool(self.actions), "interludes", self.actions, "at least one action")
+        """Require steps and layers of the case, and something to train at every step."""
+        require(bool(self.actions), "between_steps", self.actions, "at least one action")
         for index, action in enumerate(self.actions):
-            _check_one(case, f"interludes[{index}]", action)
+            _check_one(case, f"between_steps[{index}]", action)
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.

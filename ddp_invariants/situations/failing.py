@@ -34,10 +34,10 @@ class Failing(Situation):
     kind: Literal["injected failure"] = "injected failure"
 
     def check(self, case: TrainingCase) -> None:
-        """Require a rank and a step of the case, and on what the failure leaves in order."""
+        """Require a rank and a step of the case; the step after the failure must start clean."""
         failure = self.failure
-        between("mishap.rank", failure.rank, 0, case.world_size - 1)
-        between("mishap.step", failure.step, 0, case.steps - 1)
+        between("injected_failure.rank", failure.rank, 0, case.world_size - 1)
+        between("injected_failure.step", failure.step, 0, case.steps - 1)
         if failure.kind != "death":
             require(
                 case.zero_grad != "never",
@@ -52,7 +52,7 @@ class Failing(Situation):
             case.perturbation.kind,
             "'none' where a rank dies: what is withheld then is the harness's own trouble",
         )
-        require(failure.step > 0, "mishap.step", failure.step, "from 1 where a rank dies")
+        require(failure.step > 0, "injected_failure.step", failure.step, "from 1 where a rank dies")
         require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
 
     @property

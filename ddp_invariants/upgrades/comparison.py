@@ -23,7 +23,7 @@ class Offer:
     """The facts known of a side before any case is run.
 
     Attributes:
-        ddp, sampler: The call of the implementation under test (`driving.Description`), with its
+        ddp, sampler: The call of the implementation under test (`ranks.driving.ddp.Description`), with its
             defaults.
         capabilities: The probed result of each capability by name (right, refused, …), and its
             words.

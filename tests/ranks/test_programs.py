@@ -370,13 +370,13 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         (lambda: replace(UNEVEN, zero_grad="never"), "another where a rank runs out of batches"),
         (
             lambda: between(BetweenSteps("evaluation", 3)),
-            r"interludes\[0\].step is 3, expected an integer from 1 to 2",
+            r"between_steps\[0\].step is 3, expected an integer from 1 to 2",
         ),
         (
             lambda: between(BetweenSteps("evaluation", 0)),
-            r"interludes\[0\].step is 0, expected an integer from 1 to 2",
+            r"between_steps\[0\].step is 0, expected an integer from 1 to 2",
         ),
-        (lambda: between(BetweenSteps("freeze", 1, 9)), r"interludes\[0\].layer is 9"),
+        (lambda: between(BetweenSteps("freeze", 1, 9)), r"between_steps\[0\].layer is 9"),
         (lambda: between(BetweenSteps("freeze", 1, 0)), "tied to none"),
         (lambda: between(BetweenSteps("freeze", 1, 5)), "a layer with parameters of its own"),
         (
@@ -385,7 +385,7 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         ),
         (
             lambda: between(BetweenSteps("assign")),
-            r"interludes\[0\].kind is 'assign', expected another where layers are tied",
+            r"between_steps\[0\].kind is 'assign', expected another where layers are tied",
         ),
         (
             lambda: between(BetweenSteps("copy"), outside=1),

@@ -51,6 +51,12 @@ WITHOUT_TORCH = (
     "session",
     "certification",
     "rules",
+    "upgrades",
+    "export",
+    "proof",
+    "cli",
+    "plugin",
+    "errors",
 )
 MOST_ROOMS = 26
 """Files and folders on the package's top level. More of them hide the pipeline in `ls`."""

@@ -271,7 +271,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
                 model=Model(1, (Layer("scale", dtype="complex64"),)),
                 optimizer=Optimizer(kernels="fused"),
             ),
-            r"optimizer\.way is 'fused', expected another",
+            r"optimizer\.kernels is 'fused', expected another",
         ),
         (lambda: Layer("linear", sparse=True), "sparse is True, expected false"),
         (
@@ -284,7 +284,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
                 optimizer=Optimizer(kernels="fused"),
                 model=Model(2, (Layer("linear", 2, layout="strided"),)),
             ),
-            r"optimizer\.way is 'fused', expected another",
+            r"optimizer\.kernels is 'fused', expected another",
         ),
         (
             lambda: replace(

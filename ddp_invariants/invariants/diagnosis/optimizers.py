@@ -74,7 +74,7 @@ def _adam(
 ) -> tuple[FloatArray, _State]:
     """Return the parameter and state after a step, with torch's defaults.
 
-    The formulas are those of `oracle.Optimization`.
+    The formulas are those of `oracle.optimizer.Optimization`.
     """
     g = g + plan.weight_decay * p if plan.kind == "adam" else g
     first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g

@@ -71,7 +71,7 @@ class Description:
         lacks: Capabilities that its signature or its methods rule out.
         driven: A description of how it is driven, a line each.
         source: A description of how it is called, for an exported script: plain data with pieces of
-            source text (export.py).
+            source text (export/).
         defaults: The arguments it takes and their defaults, as text.
     """
 

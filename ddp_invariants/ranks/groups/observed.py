@@ -94,7 +94,7 @@ class Connections:
 
 @dataclass(frozen=True)
 class Timing:
-    """The changes made to the timing of one rank's collectives (`case.Perturbation`).
+    """The changes made to the timing of one rank's collectives (`cases.program.Perturbation`).
 
     Attributes:
         withhold: True if a result is handed over only when it is waited for.

@@ -223,7 +223,7 @@ class Certificate:
         violations: Confirmed violations; those that explain others come first.
         deviations: Rules that are expected to fail, with the reasons.
         properties: Properties planned, executed and reported.
-        sizes: Number of cases by kind, world size and dataset length (`drawn.Drawn`).
+        sizes: Number of cases by kind, world size and dataset length (`search.coverage.Drawn`).
         dimensions: Number of cases by dimension and value.
         examples: One typical case of each kind.
         digest: SHA-256 over all other fields.
