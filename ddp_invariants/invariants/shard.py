@@ -308,7 +308,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     source=_SOURCE,
     level="capability",
     draws=ShardDraws(),
-    excluded=(lacks("is not told its rank", "given_rank"),),
+    excluded=(lacks("takes no rank", "given_rank"),),
     after="MEM-1",
     script=Script(checks=("refusals",)),
 )

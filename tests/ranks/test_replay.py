@@ -873,7 +873,7 @@ def _wrong(plain: dict[str, Any]) -> dict[str, tuple[Any, str]]:
             {"kind": "violation", "form": violation.FORM, "case": plain["case"]},
             "failure: Field required",
         ),
-        "older": ({**plain, "form": 1}, "it is of form 1; this version reads form 2 alone"),
+        "older": ({**plain, "form": 1}, "the file has format 1; this version reads only format 2"),
         "unknown situation": (
             {**plain, "case": {**plain["case"], "situations": [{"kind": "eclipse"}]}},
             "case.situations.0: Input tag 'eclipse' found using 'kind' does not match any of",
