@@ -83,8 +83,11 @@ def below(hosts: Hosts) -> set[int]:
     return alive
 
 
-def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
-    """Return the processes below the hosts that are no ranks, after a while."""
+def left_behind(hosts: Hosts, pool: Pool, within: float = 5.0) -> set[int]:
+    """Return the processes below the hosts that are no ranks, after a while.
+
+    A killed process needs a processor to end, so a busy machine gets seconds.
+    """
     until = time.monotonic() + within
     left = {0}
     while left and time.monotonic() < until:
