@@ -41,8 +41,6 @@ Short datasets are frequent, so that ranks share batches and shards consist of p
 """
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
-_ONE_IN_SIX = st.sampled_from((False,) * 5 + (True,))
-_ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _OPTIMIZERS = st.sampled_from(
     (
         Optimizer(),

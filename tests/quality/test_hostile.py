@@ -83,11 +83,8 @@ def below(hosts: Hosts) -> set[int]:
     return alive
 
 
-def left_behind(hosts: Hosts, pool: Pool, within: float = 5.0) -> set[int]:
-    """Return the processes below the hosts that are no ranks, after a while.
-
-    A killed process needs a processor to end, so a busy machine gets seconds.
-    """
+def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
+    """Return the processes below the hosts that are no ranks, after a while."""
     until = time.monotonic() + within
     left = {0}
     while left and time.monotonic() < until:

@@ -73,7 +73,8 @@ def test_over_nccl_ranks_are_as_many_as_there_are_devices_for(
     limit = bound(backend, device_infos)
     assert limit is not None
     assert limit[0] == ranks
-    assert "each rank needs" in limit[1]
+    share = "half a device" if backend == SHARED else "a device"
+    assert f"each rank needs {share}, and the devices here suffice for {ranks}" in limit[1]
     assert bound(wanted("gloo", "cuda"), device_infos) is None
 
 
