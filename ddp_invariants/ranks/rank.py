@@ -6,7 +6,6 @@ import faulthandler
 import gc
 import json
 import os
-import random
 import resource
 import signal
 import socket
@@ -16,13 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ddp_invariants import situations
 from ddp_invariants.cases import case as cases
-from ddp_invariants.cases import numbers
-from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import wire

@@ -94,7 +94,7 @@ class World:
         Args:
             seconds: The processor time that they may take.
         """
-        _c10d._set_thread_isolation_mode(True)  # Groups by name, for each thread.
+        _c10d._set_thread_isolation_mode(True)  # noqa: FBT003 - torch's; groups by name, by thread
         threads = [
             threading.Thread(target=self._rank, args=(rank,), daemon=True)
             for rank in range(self._case.ranks_needed)

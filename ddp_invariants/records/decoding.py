@@ -137,7 +137,9 @@ def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) 
             {int(rank): stack for rank, stack in header["stacks"].items()},
             0.0,
             {
-                int(rank): LastCalls(calls[0], calls[1], tuple((n, g, Call(*c)) for n, g, c in calls[2]))
+                int(rank): LastCalls(
+                    calls[0], calls[1], tuple((n, g, Call(*c)) for n, g, c in calls[2])
+                )
                 for rank, calls in header["calls"].items()
                 if calls is not None
             },

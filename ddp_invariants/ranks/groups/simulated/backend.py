@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.distributed import ReduceOp
 
@@ -128,7 +127,9 @@ class SimulatedBackend:
 
         return self._post(kind, (operation,), inputs, outputs, compute)
 
-    def reduce_scatter_single(self, output: Tensor, whole: Tensor, *options: Any, **named: Any) -> Any:
+    def reduce_scatter_single(
+        self, output: Tensor, whole: Tensor, *options: Any, **named: Any
+    ) -> Any:
         """Reduce a tensor, and give each rank an equal part of it."""
         size = self._group.size
         if whole.numel() != output.numel() * size:

@@ -40,10 +40,12 @@ _NAMES: tuple[tuple[dict[str, Any], str], ...] = (
 )
 """Names in modules and objects whose values each rank has for itself."""
 _numpy: Any = np.random
-_inst: Any = random._inst  # type: ignore[attr-defined]  # the generator behind the module
+_inst: Any = vars(random)["_inst"]
 _WORDS = id(_inst) + object.__basicsize__
 _SIZE = _random.Random.__basicsize__ - object.__basicsize__
 """Where CPython keeps the generator's state. `random.getstate` takes thirty times as long."""
+_undecoded: dict[bytes, bytes] = vars(os.environ)["_data"]
+"""The environment, four times as fast as decoded."""
 _bit_generators: list[Any] = []
 """numpy's generator of each rank; a new one takes 0.1 ms."""
 
@@ -124,7 +126,8 @@ def _deterministic() -> tuple[bool, bool]:
 
 
 def _environment() -> dict[bytes, bytes]:
-    return os.environ._data.copy()  # type: ignore[attr-defined]  # undecoded: four times faster
+    copied: dict[bytes, bytes] = _undecoded.copy()
+    return copied
 
 
 def _encoded(variables: dict[str, str]) -> dict[bytes, bytes]:
@@ -132,7 +135,7 @@ def _encoded(variables: dict[str, str]) -> dict[bytes, bytes]:
 
 
 def _set_environment(wanted: dict[bytes, bytes]) -> None:
-    present: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]  # as above
+    present = _undecoded
     if present == wanted:
         return
     for name in present.keys() - wanted.keys():

@@ -43,7 +43,7 @@ class SimulatedStore(_c10d.Store):  # type: ignore[misc]  # the base class has n
     def compare_set(self, key: str, expected: Any, desired: Any) -> bytes:
         """Store a value if the present one is as expected, and return the one stored then."""
         present = self._values.get(key)
-        if present is None and not _bytes(expected) or present == _bytes(expected):
+        if (present is None and not _bytes(expected)) or present == _bytes(expected):
             self._values[key] = _bytes(desired)
         return self._values.get(key, _bytes(expected))
 

@@ -156,9 +156,7 @@ class Turns:
             self.running = -1
             if any(not seat.ended for seat in self._seats):
                 self.stuck = {
-                    rank: seat.waits_for
-                    for rank, seat in enumerate(self._seats)
-                    if not seat.ended
+                    rank: seat.waits_for for rank, seat in enumerate(self._seats) if not seat.ended
                 }
             self._over.release()
             return None
