@@ -132,6 +132,8 @@ class Ledger:
     Attributes:
         entries: By rule.
         cases: The number of judged cases.
+        ran: The number of runs by place: `simulated`, or the backend.
+        unreal: Cases that failed in the simulation alone, which accuses nobody: case id to rules.
         tested: Rules whose own properties ran.
         ended: Rules whose own properties ran to their end, or had nothing to run.
         stored: Confirmed violations: by the file that stores each, its display data
@@ -143,6 +145,8 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.cases = 0
+        self.ran = Counter[str]()
+        self.unreal: dict[str, str] = {}
         self.tested: set[str] = set()
         self.ended: set[str] = set()
         self.stored: dict[str, dict[str, Any]] = {}
@@ -201,6 +205,8 @@ class Ledger:
     def merge(self, ledger: Self) -> None:
         """Add another worker's ledger."""
         self.cases += ledger.cases
+        self.ran.update(ledger.ran)
+        self.unreal.update(ledger.unreal)
         self.tested |= ledger.tested
         self.ended |= ledger.ended
         self.stored.update(ledger.stored)
@@ -217,6 +223,8 @@ class Ledger:
         }
         return {
             "cases": self.cases,
+            "ran": dict(self.ran),
+            "unreal": self.unreal,
             "tested": sorted(self.tested),
             "ended": sorted(self.ended),
             "stored": self.stored,
@@ -230,6 +238,7 @@ class Ledger:
         """Read a ledger from the data of `to_plain`, in this or another process."""
         ledger = cls()
         ledger.cases, ledger.stored = plain["cases"], plain["stored"]
+        ledger.ran, ledger.unreal = Counter(plain["ran"]), plain["unreal"]
         ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])
         ledger.drawn = Drawn.from_plain(plain["drawn"])
         ledger.examples = plain["examples"]
