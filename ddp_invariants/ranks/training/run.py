@@ -36,6 +36,6 @@ def train(
         except BaseException as error:  # noqa: BLE001 - any exception is evidence
             record.facts["raised"] = told(error, position.phase, position.step)
     record.facts["warned"] = warned(caught)
-    for situation in stepper.situations:
-        situation.end(record)
+    for effect in stepper.effects:
+        effect.end(record)
     return record

@@ -62,8 +62,8 @@ class Twin:
 
         None if the random numbers that the forward drew are not known.
         """
-        situations = self.program.situations
-        if not all(s.repeat(self.module, number, batch[0]) for s in situations):
+        effects = self.program.effects
+        if not all(s.repeat(self.module, number, batch[0]) for s in effects):
             self.followed = False
             return None
         return self.program.loss(self.program.forward(self.module, batch[0]), batch)
@@ -82,8 +82,8 @@ class Twin:
         """
         step, forwards = self.position.step, []
         for micro_step, batch in enumerate(batches):
-            for situation in self.program.situations:
-                situation.before_pass(self.module, step, micro_step)
+            for effect in self.program.effects:
+                effect.before_pass(self.module, step, micro_step)
             forward = self.outputs(step * self.case.accumulation + micro_step, batch)
             if forward is None:
                 return

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.situations.schedule import RateSchedule
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
-class Schedule(Situation):
+@effect
+class Schedule(Effect):
     """A learning rate that a schedule sets before every step."""
 
     @classmethod
