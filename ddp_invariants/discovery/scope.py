@@ -21,7 +21,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
-from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.scaler import Scaler
 
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
@@ -98,7 +98,7 @@ class Scope:
             and any(layer.dtype == "bfloat16" for layer in case.model.layers)
         ):
             # Some versions of torch cannot unscale bfloat16 gradients on a device.
-            case = case.without(Scaling)
+            case = case.without(Scaler)
         return replace(
             case,
             init="equal" if self.declared.init == "seed" else case.init,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailureKind, PerturbationKind
-from ddp_invariants.situations.timing import PERTURBATIONS
+from ddp_invariants.situations.perturbation import PERTURBATIONS
 
 ANY_WORLD = (2, 3, 4, 1)
 """World sizes for a rule that also says something of one rank."""

@@ -38,10 +38,10 @@ from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Finding, Verdict
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
-from ddp_invariants.situations.timing import Disturbed
 from ddp_invariants.situations.unused import UnusedLayers
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
@@ -720,7 +720,7 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
 
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
     """If nobody sees the process group, rules about sent calls are not observed and do not hold."""
-    case = CASE.with_situation(Disturbed(Perturbation("withheld")))
+    case = CASE.with_situation(Perturbed(Perturbation("withheld")))
     blind = replace(
         right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks)
     )
@@ -731,7 +731,7 @@ def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None
 
 def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
     """A bit that depends on timing violates COMM-2, which judges nothing without a second run."""
-    case = CASE.with_situation(Disturbed(Perturbation("delays")))
+    case = CASE.with_situation(Perturbed(Perturbation("delays")))
     evidence = right(case)
     assert judge(evidence)["COMM-2"].unjudged
     finding = judge(replace(evidence, unperturbed=right()))["COMM-2"]
@@ -804,7 +804,7 @@ def test_comm5_wants_a_reduction_before_the_last_gradient(
     assert judge(resent(right(), reduced((7, 0.7))))["COMM-5"].unjudged
 
 
-CAUGHT = CASE.with_situation(Failing(InjectedFailure("backward error", 1)))
+CAUGHT = CASE.with_situation(FailureInjection(InjectedFailure("backward error", 1)))
 
 
 @pytest.mark.parametrize(
@@ -839,7 +839,7 @@ RAISED = RaisedError("backward", 1, "RuntimeError", "closed", "")
 )
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
     """Survivors of a dead rank must raise before the step is made, or they violate LIVE-3."""
-    case = CASE.with_situation(Failing(InjectedFailure("death", 1, 0)))
+    case = CASE.with_situation(FailureInjection(InjectedFailure("death", 1, 0)))
     survivor = right(case).ranks[1]
     steps = 3 if not change else change["raised"].step
     noted = {key: value for key, value in survivor.tensors.items() if key[1] < steps}
@@ -880,7 +880,7 @@ def test_live4_wants_nothing_to_grow_with_every_run(
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
 def test_comm3_wants_every_result_waited_for(what: str) -> None:
     """COMM-3 is judged only if results are withheld and a rank has results to withhold."""
-    case = CASE.with_situation(Disturbed(Perturbation("withheld")))
+    case = CASE.with_situation(Perturbed(Perturbation("withheld")))
     evidence = right(case)
     assert judge(
         replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks))

@@ -47,7 +47,7 @@ def _plain_action(*kinds: BetweenStepsKind) -> Callable[[_PlainAction], _PlainAc
 
 
 @effect
-class ActionsBetweenSteps(Effect):
+class Actions(Effect):
     """The program's actions between two steps, in the order of the case."""
 
     @classmethod

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @effect
-class Uneven(Effect):
+class UnevenInputs(Effect):
     """Ranks that run out of batches before the other ranks."""
 
     @classmethod

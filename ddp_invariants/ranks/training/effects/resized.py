@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @effect
-class SavedState(Effect):
+class Resized(Effect):
     """A state that other ranks saved, loaded before the first step."""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Perturbed timing (`TrainingCase.perturbation`): the part that a rank's training does."""
+"""Perturbed timing (`TrainingCase.perturbation`), as far as a rank's training causes it."""
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect

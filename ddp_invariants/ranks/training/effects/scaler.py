@@ -11,7 +11,7 @@ from ddp_invariants.ranks.training.trained import Trained
 
 
 @effect
-class LossScaler(Effect):
+class Scaler(Effect):
     """A loss scaler on every rank, used as a program uses one."""
 
     scaler: torch.amp.GradScaler
