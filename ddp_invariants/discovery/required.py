@@ -1,4 +1,4 @@
-"""What situations of rules require: a capability of the sampler, or a number of ranks."""
+"""Capabilities and numbers of ranks without which a rule's conditions cannot be met."""
 
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}),
@@ -11,7 +11,7 @@ SAMPLING: dict[str, frozenset[str]] = {
     "elastic": frozenset({"another world size"}),
     "workers": frozenset(),
 }
-"""Situations that rules about samplers can meet only with a capability."""
+"""The conditions of rules about samplers that only a sampler with a capability can meet."""
 
 
 _OF_TWO_RANKS = (
@@ -44,4 +44,4 @@ RANKS = {
     "three ranks": 3,
     "two ranks left at different steps": 3,
 }
-"""Situations that take more ranks than one, and how many."""
+"""The conditions that take more ranks than one, and how many."""

@@ -54,14 +54,14 @@ class Scope:
 
     @property
     def unclaimed(self) -> frozenset[str]:
-        """The situations that the implementation under test does not offer.
+        """The conditions that the implementation under test cannot meet.
 
         A rule is proved without them, too.
         """
         missing: set[str] = set()
         for name in self.without:
             missing |= (
-                TRAINING[name].situations if name in TRAINING else SAMPLING.get(name, frozenset())
+                TRAINING[name].conditions if name in TRAINING else SAMPLING.get(name, frozenset())
             )
         if not self.has("adamw") and not self.has("momentum"):
             missing.add("optimizer with state")
@@ -72,13 +72,13 @@ class Scope:
         return frozenset(missing)
 
     def beyond(self, rule: str) -> frozenset[str]:
-        """Return the situations that need more ranks than there are.
+        """Return the conditions that need more ranks than there are.
 
-        A rule that needs such a situation is judged without the situation, and is not proved.
+        A rule that needs such a condition is judged without the condition, and is not proved.
         """
         # A sampler's ranks are no processes, so their number has no limit.
         ranks = max(RANKS.values()) if invariant_of(rule) == "SHARD" else self.max_world_size
-        return frozenset(situation for situation, least in RANKS.items() if least > ranks)
+        return frozenset(condition for condition, least in RANKS.items() if least > ranks)
 
     def fit(self, case: TrainingCase) -> TrainingCase:
         """Return the case, changed so that the implementation can run it."""

@@ -175,7 +175,7 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
             )
         tally.compared += calls
         # Collectives sent before the first step need not be ready at a step's end, so a run with
-        # only such collectives does not meet the situation.
+        # only such collectives does not meet the condition.
         if any(
             call.kind in WITHHELD
             for starts, ends in evidence.marks

@@ -1,6 +1,6 @@
 """The cases that a rule's own property draws.
 
-Each rule draws the situations that it is about, and little that another rule tells better. A field
+Each rule draws the subject that it is about, and little that another rule reports better. A field
 is an option of `search.strategies.training_cases` or `shard_cases`, and has its name there.
 """
 

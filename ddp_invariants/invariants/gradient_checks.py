@@ -272,7 +272,7 @@ def not_one_large_batch(view: EvidenceView, tally: Tally, step: int) -> Failure 
 
 
 def place_of_cap(view: EvidenceView, cap: int) -> str:
-    """Return the situation of a bucket cap: below, between or above the gradients' sizes."""
+    """Return the condition that a bucket cap meets: below, between or above the gradients' sizes."""
     sizes = [slot.nbytes for slot in view.layout(0).slots if slot.nbytes]
     if cap < min(sizes):
         return "every parameter above the cap"

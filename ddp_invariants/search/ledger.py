@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         judged: Cases it was judged on.
         compared: Things compared over all of them.
-        met: The number of cases that reached each situation.
+        met: The number of cases that met each condition.
         worst: The largest error in units of its bound.
         errors: Of the judged cases, the number with a largest error of zero, in each tenth of the
             bound, and beyond it.

@@ -118,7 +118,7 @@ def unproved(
         f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"
     ]
     missing, reasons = list(missing), list(reasons)
-    # A refusal already explains why a situation was never met.
+    # A refusal already explains why a condition was never met.
     if missing and not any(" raised " in reason for reason in reasons):
         lines.append(labelled("never met", "; ".join(missing)))
         lines.append(

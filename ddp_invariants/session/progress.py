@@ -172,7 +172,7 @@ class Progress:
         return counts
 
     def vacuous(self, ledger: Ledger) -> Mapping[str, list[str]]:
-        """Return the rules whose property is running, with the situations they have not met yet."""
+        """Return the rules whose property is running, with the conditions they have not met yet."""
         running = [
             rule
             for rule in ALL_RULES

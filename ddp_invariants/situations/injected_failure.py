@@ -112,7 +112,7 @@ class FailureInjection(Situation):
         }
 
 
-def _capability(kind: InjectedFailureKind, situation: str, after: str) -> Capability:
+def _capability(kind: InjectedFailureKind, condition: str, after: str) -> Capability:
     """Return a capability to go on after an exception.
 
     It is probed in the first step: some implementations that refuse a later exception are wrong
@@ -122,6 +122,6 @@ def _capability(kind: InjectedFailureKind, situation: str, after: str) -> Capabi
         lambda case: case.injected_failure is not None and case.injected_failure.kind == kind,
         lambda case: case.without(FailureInjection),
         replace(BASE, situations=(FailureInjection(InjectedFailure(kind)),), steps=3),
-        frozenset({situation}),
+        frozenset({condition}),
         after,
     )

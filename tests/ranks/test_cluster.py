@@ -411,7 +411,7 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
         trial = make_trial(cases=12, seed=5, scope=Scope(2))
         trial.options = replace(trial.options, journal=journal.Journal(folder, "main"))
         before = trial.pool.processes.requests
-        with suppress(Inconclusive):  # Two ranks do not meet every situation.
+        with suppress(Inconclusive):  # Two ranks do not meet every condition.
             trial.certify("GRAD-4")
         return trial.ledger, trial.pool.processes.requests - before
 

@@ -389,15 +389,15 @@ def test_right_accumulation_breaches_no_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("no_sync", "situation"),
+    ("no_sync", "condition"),
     [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")],
 )
-def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
+def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, condition: str) -> None:
     """GRAD-8 needs a nested no_sync and an exception inside no_sync, and counts both."""
     findings = judge(right(ACCUMULATED.with_situation(NoSyncStyle(no_sync))))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
-    assert situation in findings["GRAD-8"].met
-    assert situation in ALL_RULES["GRAD-8"].needs
+    assert condition in findings["GRAD-8"].met
+    assert condition in ALL_RULES["GRAD-8"].needs
 
 
 @pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])
