@@ -26,7 +26,8 @@ WRITTEN = "buffers written to between steps"
 
 @training.rule(
     "BUF-1",
-    "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
+    "Every step's forward starts from equal buffers on all ranks, although different batches "
+    "changed them.",
     needs=(TWO_RANKS, MOVED),
     source=_SOURCE,
     level="capability",
@@ -73,8 +74,9 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "BUF-2",
-    "A forward in training moves buffers as the unwrapped module's does: what the next one starts from "
-    "lies, element by element, between what the ranks' twins were left with, or what the program wrote since.",
+    "A forward in training changes buffers as the unwrapped module's forward does: the next "
+    "forward starts, element by element, from values between those that the ranks' twins hold, or "
+    "from values that the program wrote since.",
     needs=(EACH_MOVED, NORMED, WRITTEN),
     source=_SOURCE,
     level="capability",
