@@ -324,7 +324,7 @@ def test_a_state_to_go_on_from_is_found_where_it_is_offered(
     ] == [standing]
     scope = discovery.scope(4)
     assert scope.excluded("SHARD-9") == (
-        "" if scope.has("resume") else "goes on from no saved state"
+        "" if scope.has("resume") else "cannot continue from a saved state"
     )
     assert scope.has("resume") == (standing is not Standing.ABSENT)
     declared = discovered(
