@@ -124,7 +124,7 @@ _OWN: dict[str, Capability] = {
         None,
         replace(BASE, bucket_cap=1),
         "every parameter above the cap",
-        "cap between",
+        "cap between a parameter and the model",
         "cap above the model",
     ),
     "accumulation": Capability(
@@ -207,7 +207,7 @@ _OWN: dict[str, Capability] = {
     ),
     "convolution": _kind("convolution"),
     "norm": _kind("norm"),
-    "batch_norm": _kind("batch_norm", "a batch normed by itself"),
+    "batch_norm": _kind("batch_norm", "a batch normalised by itself"),
     "attention": _kind("attention"),
     "dropout": _kind("dropout"),
     "sgd": Capability(

@@ -66,7 +66,7 @@ class Scope:
         if not self.has("adamw") and not self.has("momentum"):
             missing.add("optimizer with state")
         if self.sampler.padding == "batch":
-            missing.add("last batch short")
+            missing.add("a short last batch")
         if not self.has("sgd"):
             missing |= {"momentum", "Nesterov momentum", "a sparse gradient"}
         return frozenset(missing)

@@ -18,9 +18,9 @@ from ddp_invariants.records.verdict import Failure
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
 _FROM_INSIDE = Script(beyond="what a forward starts from is seen from inside it")
 
-MOVED = "batches moved buffers apart"
+MOVED = "batches changed buffers differently"
 EACH_MOVED = "a forward moved buffers"
-NORMED = "a batch normed by itself"
+NORMED = "a batch normalised by itself"
 WRITTEN = "buffers written to between steps"
 
 

@@ -31,7 +31,7 @@ NOT_THE_MEAN = {
     "sum": "the gradient is not the declared sum of the ranks' local gradients",
 }
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
-SOME_MICRO_STEPS = "used in some micro-steps alone"
+SOME_MICRO_STEPS = "used in some micro-steps only"
 NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
@@ -198,7 +198,11 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "GRAD-6",
     "Under every bucket cap the gradient stays within the bound of GRAD-2.",
-    needs=("every parameter above the cap", "cap between", "cap above the model"),
+    needs=(
+        "every parameter above the cap",
+        "cap between a parameter and the model",
+        "cap above the model",
+    ),
     source=_SOURCE,
     level="capability",
     draws=Draws(capped=True),

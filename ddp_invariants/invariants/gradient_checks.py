@@ -276,4 +276,4 @@ def place_of_cap(view: EvidenceView, cap: int) -> str:
     sizes = [slot.nbytes for slot in view.layout(0).slots if slot.nbytes]
     if cap < min(sizes):
         return "every parameter above the cap"
-    return "cap between" if cap < sum(sizes) else "cap above the model"
+    return "cap between a parameter and the model" if cap < sum(sizes) else "cap above the model"

@@ -228,7 +228,7 @@ The first run does not count, nor does a single growth.
 @training.rule(
     "LIVE-4",
     "A run leaves no more threads, file descriptors or processes than there were before it.",
-    needs=("repeated",),
+    needs=("a run repeated",),
     source=_SOURCE,
     draws=Draws(world_sizes=FEW_RANKS, rounds=4),
     after="COMM-5",
@@ -243,7 +243,7 @@ def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
     if view.incident is not None:
         raise Unjudged(view.cut_short)
     for rank, evidence in enumerate(view.evidence.ranks):
-        tally.met.add("repeated")
+        tally.met.add("a run repeated")
         for kind, counts in zip(_KINDS, zip(*evidence.left, strict=True), strict=False):
             tally.compared += 1
             if all(before < after for before, after in pairwise(counts)):
@@ -267,7 +267,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "learning rate": "a new learning rate",
     "decay": "less momentum and weight decay",
     "freeze": "a layer frozen",
-    "unfreeze": "a layer trained from then on",
+    "unfreeze": "a layer unfrozen",
     "cast": "parameters cast and cast back",
     "copy": "a deep copy",
     "assign": "parameters assigned",

@@ -256,7 +256,7 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
 @training.rule(
     "PARAM-5",
     "A frozen parameter does not change, nor does a parameter during the steps that freeze it.",
-    needs=("frozen parameter", "frozen for a while"),
+    needs=("frozen parameter", "frozen for some steps"),
     source=_SOURCE,
     level="capability",
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True, between_steps=("freeze", "unfreeze")),
@@ -274,7 +274,7 @@ def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
         for_now, now = view.left_frozen(step), view.every_rank("forward", step)
         for rank, tensors in enumerate(view.every_rank("updated", step)):
             for name in sorted((always | for_now) & tensors.by_name.keys()):
-                tally.met.add("frozen for a while" if name in for_now else "frozen parameter")
+                tally.met.add("frozen for some steps" if name in for_now else "frozen parameter")
                 before, after = (
                     (now if name in for_now else start)[rank].by_name[name],
                     tensors.by_name[name],

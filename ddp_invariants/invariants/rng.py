@@ -23,7 +23,10 @@ from ddp_invariants.records.verdict import Failure
 
 CHANCE_FREE = 64
 """Number of bits that two independent streams never draw alike in practice."""
-RANKS, FORWARDS = "several ranks drew", "a rank drew in several forwards"
+RANKS, FORWARDS = (
+    "several ranks drew random numbers",
+    "a rank drew random numbers in several forwards",
+)
 
 
 @training.rule(

@@ -261,7 +261,7 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
 @sharding.rule(
     "SHARD-6",
     "A DataLoader over the sampler yields the same number of batches on every rank.",
-    needs=("last batch short",),
+    needs=("a short last batch",),
     source=_SOURCE,
     draws=ShardDraws(loader=True),
     excluded=(
@@ -280,7 +280,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
     per_rank, size = view.total // view.case.world_size, view.case.data.batch_size
-    tally.met |= {"last batch short"} if per_rank % size else set()
+    tally.met |= {"a short last batch"} if per_rank % size else set()
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
         where = f"batch size {size}, {view.where(view.case.epochs[-1])}"

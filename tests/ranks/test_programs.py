@@ -82,7 +82,7 @@ def test_right_evidence_of_interludes_breaches_no_rule(
 ) -> None:
     """Right evidence with actions between steps violates no rule.
 
-    Parameters that are frozen for a while keep their state, and so does a saved state. A lower
+    Parameters that are frozen for some steps keep their state, and so does a saved state. A lower
     learning rate is used from its step on.
     """
     findings = judge(right(between(*between_steps, optimizer=optimizer)))
@@ -92,7 +92,9 @@ def test_right_evidence_of_interludes_breaches_no_rule(
         "LIVE-5"
     ].met | set()
     assert ("saved and loaded" in findings["STATE-1"].met) == ("reload" in kinds)
-    assert ("frozen for a while" in findings["PARAM-5"].met) == bool(kinds & {"freeze", "unfreeze"})
+    assert ("frozen for some steps" in findings["PARAM-5"].met) == bool(
+        kinds & {"freeze", "unfreeze"}
+    )
 
 
 def raised(values: object) -> object:
@@ -121,7 +123,7 @@ BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Traini
     ),
     (
         "LIVE-5",
-        "a layer trained from then on",
+        "a layer unfrozen",
         between(BetweenSteps("unfreeze", 1, FROZEN_SCALE)),
         lambda e: everywhere(e, "reduced", 2, FROZEN, raised),
     ),
