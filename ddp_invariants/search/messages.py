@@ -43,9 +43,7 @@ def violation(
     if failure.perhaps:
         fields.append(labelled("perhaps", failure.perhaps))
     if failure.first:
-        fields.append(
-            labelled("read first", f"{failure.first}: of the same case, and explains this")
-        )
+        fields.append(labelled("root cause (same case)", failure.first))
     if failure.event:
         fields.append(labelled("sent", failure.event))
     if isinstance(case, TrainingCase) and case.perturbation.words:
