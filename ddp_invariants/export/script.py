@@ -198,7 +198,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
         raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {reason}")
-    calls = called(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
+    calls = calls_of(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
     if isinstance(calls, str):
         raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {calls}")
     checks = _checks(rule, left=case.zero_grad == "never")
@@ -298,7 +298,7 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def called(
+def calls_of(
     pool: Pool,
     known: TrainingCase | None,
     case: TrainingCase,

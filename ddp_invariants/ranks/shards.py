@@ -13,7 +13,7 @@ import torch
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler, made
-from ddp_invariants.ranks.training.recorder import told, warned
+from ddp_invariants.ranks.training.recorder import exception_data, warned
 
 
 def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
@@ -121,7 +121,7 @@ def _dealt(
                 phase = "resuming with another world size"
                 answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, samplers)
     except BaseException as error:  # noqa: BLE001 - an implementation may raise anything: evidence
-        return {"raised": told(error, phase, 0)}
+        return {"raised": exception_data(error, phase, 0)}
     return answer
 
 

@@ -102,7 +102,7 @@ def raised(values: object) -> object:
     return values + 1  # type: ignore[operator]  # an array
 
 
-BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], TrainingEvidence]]] = [
+ALTERATIONS: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], TrainingEvidence]]] = [
     (
         "LIVE-5",
         "with an evaluation between steps, the gradient is not the mean",
@@ -198,8 +198,8 @@ BREACHES: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Traini
 
 @pytest.mark.parametrize(
     ("rule", "fact", "case", "alter"),
-    BREACHES,
-    ids=[f"{rule}-{fact[:40]}" for rule, fact, _, _ in BREACHES],
+    ALTERATIONS,
+    ids=[f"{rule}-{fact[:40]}" for rule, fact, _, _ in ALTERATIONS],
 )
 def test_rule_fires(
     rule: str, fact: str, case: TrainingCase, alter: Callable[[TrainingEvidence], TrainingEvidence]

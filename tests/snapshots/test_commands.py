@@ -561,7 +561,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
             store=tmp_path,
             hosts=hosts,
         )
-        assert held.said("COMM-100") == "holds"
+        assert held.verdict_of("COMM-100") == "holds"
         assert held["COMM-100"].met["several buckets"] > 0
         rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
         with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as raised:

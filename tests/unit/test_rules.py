@@ -137,7 +137,7 @@ def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
     assert findings["PARAM-3"].compared > 0
 
 
-BREACHES: list[tuple[str, str, Alteration]] = [
+ALTERATIONS: list[tuple[str, str, Alteration]] = [
     ("INIT-1", "another value", lambda e: altered(e, 1, "forward", 0, WEIGHT, raised_by_one)),
     ("INIT-1", "source rank moved", lambda e: altered(e, 0, "forward", 0, SCALE, raised_by_one)),
     (
@@ -256,7 +256,9 @@ BREACHES: list[tuple[str, str, Alteration]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{title}" for rule, title, _ in BREACHES]
+    ("rule", "what", "alter"),
+    ALTERATIONS,
+    ids=[f"{rule}-{title}" for rule, title, _ in ALTERATIONS],
 )
 def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
     """A violation of the rule is found, and named with rank, step or parameter."""
@@ -297,7 +299,7 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
         "RNG-1",
         "GPU-1",
     }
-    assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
+    assert {rule for rule, _, _ in ALTERATIONS} | tested_elsewhere == set(training.rules)
 
 
 def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
@@ -1045,7 +1047,7 @@ def test_right_shards_breach_no_rule() -> None:
     assert shuffled["SHARD-5"].compared == 1
 
 
-SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
+SHARD_ALTERATIONS: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-1", "unequal lengths", lambda: dealt([[[0, 2], [1]]], data=PADDED)),
     ("SHARD-1", "len lies", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[2, 3])),
     ("SHARD-1", "outside", lambda: dealt([[[0, 2], [1, 3]]], data=PADDED)),
@@ -1122,8 +1124,8 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
 
 @pytest.mark.parametrize(
     ("rule", "what", "judged"),
-    SHARD_BREACHES,
-    ids=[f"{rule}-{title}" for rule, title, _ in SHARD_BREACHES],
+    SHARD_ALTERATIONS,
+    ids=[f"{rule}-{title}" for rule, title, _ in SHARD_ALTERATIONS],
 )
 def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
     """A violation of the sampler rule is found."""
