@@ -133,7 +133,7 @@ class Scope:
         )
 
     def excluded(self, rule: str) -> str:
-        """Return why a rule is not about the implementation under test; empty if it is."""
+        """Return why a rule does not apply to the implementation under test; empty if it does."""
         if rule in dict(self.deviating):
             return f"deviates as {dict(self.deviating)[rule]}"
         return ALL_RULES[rule].why_excluded(self) if rule in ALL_RULES else ""

@@ -16,10 +16,10 @@ from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
-_FROM_INSIDE = Script(beyond="what a forward starts from is seen from inside it")
+_FROM_INSIDE = Script(beyond="only code inside a forward sees the buffers that it starts from")
 
 MOVED = "batches changed buffers differently"
-EACH_MOVED = "a forward moved buffers"
+EACH_MOVED = "a forward changed buffers"
 NORMED = "a batch normalised by itself"
 WRITTEN = "buffers written to between steps"
 

@@ -72,8 +72,8 @@ class Script:
 
 MEAN = ("twin", "mean", "gradients", "held")
 """The checks of a script that compares gradients with the mean of the ranks' local ones."""
-OBSERVED_ONLY = Script(beyond="what is observed or counted, not compared, is not for a script")
-SEVERAL_RUNS = Script(beyond="it is about two runs of the case, or many")
+OBSERVED_ONLY = Script(beyond="the rule observes or counts, and a script only compares values")
+SEVERAL_RUNS = Script(beyond="the rule compares several runs of the case")
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,7 @@ def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
     )
     with pytest.raises(
         ExportError,
-        match="a loss is scaled, which a script shows of rules about what ranks skip",
+        match="a loss is scaled, and a script then shows only rules about skipped steps",
     ):
         export.script(pool, stored)
 
