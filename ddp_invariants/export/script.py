@@ -65,10 +65,10 @@ def script(pool: Pool, stored: StoredViolation) -> str:
 
 def not_shown(text: str, stored: StoredViolation) -> str:
     """Return why a script, run in a new process, does not show its violation; empty if it does."""
-    status, said = ran(text)
-    if status == 1 and any(sign in said for sign in _signs(stored)):
+    status, output = ran(text)
+    if status == 1 and any(sign in output for sign in _signs(stored)):
         return ""
-    return how_it_ended(status, said)
+    return how_it_ended(status, output)
 
 
 def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
@@ -99,18 +99,18 @@ def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
             start_new_session=True,
         ) as running:
             try:
-                said, _ = running.communicate(timeout=CHECK_SECONDS)
+                output, _ = running.communicate(timeout=CHECK_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
                 return None, ""
-    return running.returncode, said
+    return running.returncode, output
 
 
-def how_it_ended(status: int | None, said: str) -> str:
+def how_it_ended(status: int | None, output: str) -> str:
     """Return a sentence about the end of a script that did not show its violation."""
     if status is None:
         return f"it did not end within {CHECK_SECONDS:.0f} s"
-    last = said.strip().splitlines()[-1:] or ["nothing"]
+    last = output.strip().splitlines()[-1:] or ["nothing"]
     return f"it ended with status {status} and said {last[0][:200]!r}"
 
 
@@ -198,7 +198,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
         raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {reason}")
-    calls = called(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
+    calls = calls_of(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
     if isinstance(calls, str):
         raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {calls}")
     checks = _checks(rule, left=case.zero_grad == "never")
@@ -257,14 +257,14 @@ def _too_much(
         and invariant_of(rule) == "GRAD",
         "the optimizer updates a copy of the parameters": bool(declared.main)
         and not shown.follows_main,
-        "some ranks do not use a layer, which a script shows of rules about gradients alone": bool(
+        "some ranks do not use a layer, and a script then shows rules about gradients only": bool(
             case.unused
         )
         and not shown.follows_unused,
         "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
         and not shown.follows_dropout,
-        "a loss is scaled, which a script shows of rules about what ranks skip, or have in "
-        "common": case.scaler is not None
+        "a loss is scaled, and a script then shows only rules about skipped steps, or about equal "
+        "values on all ranks": case.scaler is not None
         and (
             not shown.follows_scaler
             or stored.failure.fact.startswith(("with a loss scaler", "the loss scale"))
@@ -298,7 +298,7 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def called(
+def calls_of(
     pool: Pool,
     known: TrainingCase | None,
     case: TrainingCase,

@@ -1,6 +1,6 @@
 """The cases that a rule's own property draws.
 
-Each rule draws the situations that it is about, and little that another rule tells better. A field
+Each rule draws the subject that it is about, and little that another rule reports better. A field
 is an option of `search.strategies.training_cases` or `shard_cases`, and has its name there.
 """
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailureKind, PerturbationKind
-from ddp_invariants.situations.timing import PERTURBATIONS
+from ddp_invariants.situations.perturbation import PERTURBATIONS
 
 ANY_WORLD = (2, 3, 4, 1)
 """World sizes for a rule that also says something of one rank."""

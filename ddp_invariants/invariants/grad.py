@@ -24,14 +24,14 @@ from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
-_ONE_BACKWARD = lacks("one backward per step", "accumulation")
+_ONE_BACKWARD = lacks("runs one backward per step", "accumulation")
 
 NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",
     "sum": "the gradient is not the declared sum of the ranks' local gradients",
 }
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
-SOME_MICRO_STEPS = "used in some micro-steps alone"
+SOME_MICRO_STEPS = "used in some micro-steps only"
 NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
@@ -39,7 +39,8 @@ CHANNELS_LAST = "channels_last parameter"
 
 @training.rule(
     "GRAD-1",
-    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
+    "After synchronisation every gradient is bitwise identical on all ranks, and the same "
+    "gradients are None on all ranks.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, CROSSED),
     source=_SOURCE,
     draws=Draws(crossed=True),
@@ -62,8 +63,8 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "GRAD-2",
-    "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
-    "otherwise within the rounding bound for W terms.",
+    "The gradient is the mean of the ranks' local gradients: to the last bit if the arithmetic is "
+    "exact, otherwise within the rounding bound for W terms.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
     source=_SOURCE,
     excluded=(HIDDEN, LOSSY),
@@ -93,7 +94,8 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "GRAD-3",
-    "The gradient is that of single-process training on the global batch, computed in float64.",
+    "The gradient is the gradient of single-process training on the global batch, computed in "
+    "float64.",
     needs=(TWO_RANKS,),
     source=(
         "the definition of data parallelism; bounds after Higham 2002, Accuracy and Stability of "
@@ -124,7 +126,7 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
 @training.rule(
     "GRAD-4",
     "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
-    "zero-element ones work.",
+    "zero-element parameters get theirs.",
     needs=("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
@@ -158,8 +160,8 @@ def _first_step_survived(failure: Failure) -> bool:
 
 @training.rule(
     "GRAD-5",
-    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
-    "in place on purpose).",
+    "The gradient of step t depends on step t alone, for every way of clearing gradients; a "
+    "gradient that the program leaves in place on purpose is added.",
     needs=tuple(_KEPT.values()),
     source=_SOURCE,
     draws=Draws(least_steps=2),
@@ -195,8 +197,12 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "GRAD-6",
-    "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
-    needs=("every parameter above the cap", "cap between", "cap above the model"),
+    "Under every bucket cap the gradient stays within the bound of GRAD-2.",
+    needs=(
+        "every parameter above the cap",
+        "cap between a parameter and the model",
+        "cap above the model",
+    ),
     source=_SOURCE,
     level="capability",
     draws=Draws(capped=True),
@@ -231,7 +237,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     "GRAD-7",
     "NaN or infinity on one rank reaches every rank.",
     needs=("a NaN", "an infinity"),
-    source="IEEE 754: what is not finite stays so in a sum",
+    source="IEEE 754: a sum is not finite if one of its terms is not",
     level="capability",
     draws=Draws(poisoned=True),
     excluded=(HIDDEN, LOSSY, lacks("refuses values that are not finite", "nonfinite")),
@@ -256,8 +262,9 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "GRAD-8",
-    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised "
+    "backward yields the mean of the ranks' accumulated gradients. The same holds for a no_sync "
+    "that is nested or left by an exception.",
     needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
     source=f"{LI}: gradient accumulation, no_sync",
     level="capability",
@@ -266,7 +273,7 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
         HIDDEN,
         LOSSY,
         _ONE_BACKWARD,
-        lacks("has no no_sync: every micro-step is synchronised", "no_sync"),
+        lacks("has no no_sync, so it synchronises every micro-step", "no_sync"),
     ),
     after="GRAD-11",
     observed_groups=True,
@@ -303,8 +310,8 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
 
 @training.rule(
     "GRAD-9",
-    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
-    "rank uses it, all hold None or all zero.",
+    "A rank that does not use a parameter adds zero to the mean, and gets the mean like every "
+    "other rank; if no rank uses the parameter, all ranks hold None or all hold zero.",
     needs=(TWO_RANKS, *UNUSED),
     source=f"{LI}: globally unused parameters",
     level="capability",
@@ -359,8 +366,9 @@ OF_A_KIND = (
 
 @training.rule(
     "GRAD-10",
-    "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
-    "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
+    "Gradients of every kind are the mean of the ranks' local gradients: sparse ones (returned "
+    "sparse or dense), complex ones (in both parts), those of low precision, and those of several "
+    "dtypes in one model.",
     needs=(TWO_RANKS, *OF_A_KIND),
     source=_SOURCE,
     level="capability",
@@ -369,7 +377,7 @@ OF_A_KIND = (
         HIDDEN,
         LOSSY,
         lacks(
-            "takes neither sparse gradients nor complex ones, nor those of low precision",
+            "takes no gradients that are sparse, complex or of low precision",
             "sparse",
             "bfloat16",
             "complex",
@@ -399,16 +407,16 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 @training.rule(
     "GRAD-11",
-    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
-    "without a batch counted as is declared, and all ranks end with one set of parameters.",
+    "Ranks with different numbers of batches finish; a step's gradient is the mean over the "
+    "ranks, and ranks without a batch count as declared; all ranks end with the same parameters.",
     needs=(ONE_OUT, TWO_OUT),
     source=(
-        "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the "
-        "caller's choice"
+        "the documentation of torch.distributed.algorithms.Join: the caller chooses the divisor of a "
+        "sum"
     ),
     level="capability",
     draws=Draws(uneven=True),
-    excluded=(HIDDEN, LOSSY, lacks("has no join: all ranks have as many batches", "join")),
+    excluded=(HIDDEN, LOSSY, lacks("has no join, so all ranks need equally many batches", "join")),
     after="GRAD-9",
 )
 def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
@@ -476,9 +484,9 @@ CHECKPOINTS = {
 
 @training.rule(
     "GRAD-13",
-    "However a step's forwards and backwards follow one another, whatever of a forward backward "
-    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
-    "the mean of the ranks' local gradients.",
+    "The gradient is the mean of the ranks' local gradients for every order of a step's forwards "
+    "and backwards. It stays so if backward computes layers again, a forward calls a layer twice, "
+    "or gradients are part of the loss.",
     needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
     source=_SOURCE,
     level="capability",
@@ -487,7 +495,7 @@ CHECKPOINTS = {
         HIDDEN,
         LOSSY,
         lacks(
-            "every forward is followed by its backward, which computes nothing again",
+            "runs each backward right after its forward, and computes no layer again",
             "joint",
             "retained",
             "penalty",

@@ -55,14 +55,14 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
 
 
 def situations(view: ShardView) -> set[str]:
-    """Return the situations of a resumption."""
+    """Return the conditions that a case with a resumption meets."""
     met = {
         "more than one rank": view.case.world_size > 1,
         "shuffle": view.case.data.shuffle,
         "a later epoch": view.case.epochs[-1] > 0,
         "resumed in the middle": True,
     }
-    return {situation for situation, there in met.items() if there}
+    return {condition for condition, there in met.items() if there}
 
 
 def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | None:

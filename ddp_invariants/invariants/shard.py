@@ -40,8 +40,8 @@ sharding = RuleSet[ShardView]()
 
 @sharding.rule(
     "SHARD-1",
-    "All ranks yield the same number of indices, len(sampler) says that number, and every index is "
-    "in [0, N).",
+    "All ranks yield the same number of indices, len(sampler) returns that number, and every "
+    "index is in [0, N).",
     needs=("N not divisible by W", "N < W"),
     source=_SOURCE,
     draws=ShardDraws(),
@@ -103,8 +103,8 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-2",
-    "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
-    "ones.",
+    "Without drop_last the shards together contain all N indices; with drop_last they contain "
+    "exactly total distinct indices.",
     needs=("drop_last", "padding"),
     source=_SOURCE,
     draws=ShardDraws(),
@@ -147,8 +147,8 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-3",
-    "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
-    "ceil(total / N); with drop_last nothing repeats.",
+    "Shards are disjoint except for padding, which repeats total - N indices, and no index occurs "
+    "more often than ceil(total / N) times; with drop_last no index repeats.",
     needs=("padding", "N divisible by W", "drop_last", "shuffle"),
     source=_SOURCE,
     draws=ShardDraws(),
@@ -186,8 +186,9 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-4",
-    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
-    "the global generators hold, which iterating leaves untouched.",
+    "The arguments alone determine the shards: they are the same in every process, on "
+    "re-iteration and under any state of the global generators. Iteration leaves these generators "
+    "unchanged.",
     needs=("shuffle", "two processes"),
     source=_SOURCE,
     draws=ShardDraws(),
@@ -217,7 +218,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-5",
-    "With shuffle, set_epoch changes the order; without, it does not.",
+    "With shuffle, set_epoch changes the order; without shuffle, it does not.",
     needs=("shuffle", "no shuffle"),
     source=_SOURCE,
     level="capability",
@@ -260,12 +261,12 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
 @sharding.rule(
     "SHARD-6",
     "A DataLoader over the sampler yields the same number of batches on every rank.",
-    needs=("last batch short",),
+    needs=("a short last batch",),
     source=_SOURCE,
     draws=ShardDraws(loader=True),
     excluded=(
         Exclusion(
-            "declares padding = none: lengths differ",
+            "declares padding = none, so lengths differ",
             lambda claims: claims.sampler.padding == "none",
         ),
     ),
@@ -279,7 +280,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
     per_rank, size = view.total // view.case.world_size, view.case.data.batch_size
-    tally.met |= {"last batch short"} if per_rank % size else set()
+    tally.met |= {"a short last batch"} if per_rank % size else set()
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
         where = f"batch size {size}, {view.where(view.case.epochs[-1])}"
@@ -304,7 +305,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-7",
-    "Impossible arguments raise an error on construction; none is silently accepted.",
+    "Impossible arguments raise an error on construction; the sampler accepts none silently.",
     source=_SOURCE,
     level="capability",
     draws=ShardDraws(),
@@ -333,9 +334,8 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
 
 @sharding.rule(
     "SHARD-8",
-    "Each rank holds the declared part of the order: order[r::W] where strided, "
-    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
-    "index.",
+    "Each rank holds the declared part of the order: order[r::W] if strided, order[r * L : (r + "
+    "1) * L] if contiguous; if scattered, the data that the first rank sent, and no index.",
     needs=("more than one rank", "shuffle"),
     source=_SOURCE,
     level="declared",
@@ -376,9 +376,9 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-9",
-    "State saved after k batches and loaded into a new sampler goes on with exactly the rest of "
-    "the epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
-    "where claimed.",
+    "A new sampler that loads a state saved after k batches yields exactly the rest of the epoch, "
+    "on every rank; the next epoch is complete again. If claimed, the same holds for another "
+    "number of ranks.",
     needs=(
         "resumed in the middle",
         "more than one rank",
@@ -386,10 +386,10 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
         "a later epoch",
         "another world size",
     ),
-    source="what a resumed training needs; torch's own sampler saves no state",
+    source="no document: resumed training needs this; torch's own sampler saves no state",
     level="capability",
     draws=ShardDraws(saved=True),
-    excluded=(lacks("goes on from no saved state", "resume"),),
+    excluded=(lacks("cannot continue from a saved state", "resume"),),
     after="SHARD-8",
     script=Script(checks=("resumption",)),
 )
@@ -425,12 +425,13 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-10",
-    "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
+    "The workers of a DataLoader, each with a copy of the iterable, together yield each sample of "
+    "a rank once.",
     needs=("several workers", "more than one rank", "fewer samples than workers"),
     source="the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
     level="capability",
     draws=ShardDraws(worked=True),
-    excluded=(lacks("does not claim to deal to the workers of a DataLoader", "workers"),),
+    excluded=(lacks("does not claim to divide samples among DataLoader workers", "workers"),),
     after="SHARD-9",
     script=Script(checks=("workers",)),
 )

@@ -136,7 +136,7 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         table.add_row(
             rule,
-            ledger.said(rule),
+            ledger.verdict_of(rule),
             f"{entry.judged:,}",
             f"{entry.compared:,}",
             worst,

@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         judged: Cases it was judged on.
         compared: Things compared over all of them.
-        met: The number of cases that reached each situation.
+        met: The number of cases that met each condition.
         worst: The largest error in units of its bound.
         errors: Of the judged cases, the number with a largest error of zero, in each tenth of the
             bound, and beyond it.
@@ -47,8 +47,8 @@ class Entry:
         inconclusive: True if its own property ended without a verdict.
         observed: The least and the largest value of a rule that observes and never judges; empty
             for all other rules.
-        sighted: The first case with a failure, and the failure, as plain data: the case may never
-            be drawn again.
+        first_failure: The first case with a failure, and the failure, as plain data: the case may
+            never be drawn again.
     """
 
     judged: int = 0
@@ -64,7 +64,7 @@ class Entry:
     not_run: str = ""
     inconclusive: bool = False
     observed: list[float] = field(default_factory=list)
-    sighted: dict[str, Any] = field(default_factory=dict)
+    first_failure: dict[str, Any] = field(default_factory=dict)
 
     def add(self, finding: Finding, case_id: str) -> None:
         """Enter one finding."""
@@ -107,7 +107,7 @@ class Entry:
         self.not_claimed = self.not_claimed or entry.not_claimed
         self.not_run = self.not_run or entry.not_run
         self.inconclusive |= entry.inconclusive
-        self.sighted = self.sighted or entry.sighted
+        self.first_failure = self.first_failure or entry.first_failure
 
     @property
     def verdict(self) -> Verdict:
@@ -162,9 +162,9 @@ class Ledger:
         self.drawn.add(case)
         for finding in findings:
             self[finding.rule].add(finding, case_id)
-            if finding.failure is not None and not self[finding.rule].sighted:
+            if finding.failure is not None and not self[finding.rule].first_failure:
                 failure = replace(finding.failure, notes="", causes=())
-                self[finding.rule].sighted = {
+                self[finding.rule].first_failure = {
                     "case": json.loads(to_json(case)),
                     "failure": asdict(failure),
                 }
@@ -188,7 +188,7 @@ class Ledger:
         entry = self.entries.get(rule, Entry())
         return bool(entry.judged or entry.not_claimed or entry.not_run or rule in self.tested)
 
-    def said(self, rule: str) -> str:
+    def verdict_of(self, rule: str) -> str:
         """Return a rule's verdict in words.
 
         Findings made while other rules were tested, or before the rule's own property had ended,

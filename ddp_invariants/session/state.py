@@ -252,7 +252,7 @@ class SessionState:
             ("seed", str(shared["seed"])),
             ("cases judged", str(self.ledger.cases)),
         )
-        yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
+        yield from ((rule, self.ledger.verdict_of(rule)) for rule in ALL_RULES)
 
     def finish(self, status: int) -> int:
         """End the monitor, write the wanted files, and return the session's exit status.
@@ -283,10 +283,10 @@ class SessionState:
         if any(entry.confirmed for entry in entries):
             return
         for entry in entries:
-            if entry.seen and entry.sighted:
+            if entry.seen and entry.first_failure:
                 case, failure = (
-                    from_plain(entry.sighted["case"]),
-                    Failure(**entry.sighted["failure"]),
+                    from_plain(entry.first_failure["case"]),
+                    Failure(**entry.first_failure["failure"]),
                 )
                 stored = violation.of(
                     case, failure, *self.under_test, confirmed=(0, 0), evidence=None, repeat=""

@@ -18,7 +18,7 @@ from ddp_invariants.errors import ExportError, HarnessError, LoadFailure
 from ddp_invariants.export.calls import pieces
 from ddp_invariants.export.script import (
     beyond,
-    called,
+    calls_of,
     filled,
     how_it_ended,
     quoted,
@@ -195,7 +195,7 @@ def _of_training(
     if shows == ("saved",):
         case = case.without(Actions)
     reason = beyond(case, declared, source, ddp)
-    calls = reason or called(pool, case, case, ddp, declared, source)
+    calls = reason or calls_of(pool, case, case, ddp, declared, source)
     if isinstance(calls, str):
         raise ExportError(calls)
     if case.perturbation.kind not in ("none", "late"):

@@ -20,8 +20,8 @@ from ddp_invariants.errors import ExportError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.situations.failing import Failing
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
@@ -123,7 +123,7 @@ def script_of(
         ),
         (
             "rule: LIVE-2",
-            SMALLEST.with_situation(Failing(InjectedFailure("backward error"))),
+            SMALLEST.with_situation(FailureInjection(InjectedFailure("backward error"))),
             ["rank 0: step 0: the user's own exception reaches the user"],
         ),
         (
@@ -236,7 +236,7 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
         ),
         (
             "number: forward",
-            SMALLEST.with_situation(Disturbed(Perturbation("withheld"))),
+            SMALLEST.with_situation(Perturbed(Perturbation("withheld"))),
             "the case withholds results",
         ),
     ],

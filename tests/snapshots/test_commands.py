@@ -56,7 +56,7 @@ def invoke(*words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["cerify"], "No such command 'cerify'"),
         (["certify", "--nonsense"], "No such option"),
@@ -76,12 +76,12 @@ def invoke(*words: str) -> Result:
     ],
 )
 def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(
-    words: list[str], told: str
+    words: list[str], sentence: str
 ) -> None:
     """A usage mistake ends with status 64 and a sentence, because status 2 is a verdict."""
     done = invoke(*words)
     assert done.exit_code == 64, done.output
-    assert told in done.output
+    assert sentence in done.output
     assert "Traceback" not in done.output
 
 
@@ -111,7 +111,7 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch"),
         (["--ddp", "refrence"], "did you mean reference?"),
@@ -120,12 +120,12 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     ],
 )
 def test_a_bad_name_is_told_before_anything_is_started(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad name is reported before any host is started, if the name alone shows the mistake."""
     monkeypatch.setattr(pool, "Hosts", None)
     done = invoke("discover", *words)
-    assert (done.exit_code, told in done.output) == (64, True), done.output
+    assert (done.exit_code, sentence in done.output) == (64, True), done.output
 
 
 def test_the_statuses_and_completion_stand_in_the_help() -> None:
@@ -561,7 +561,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
             store=tmp_path,
             hosts=hosts,
         )
-        assert held.said("COMM-100") == "holds"
+        assert held.verdict_of("COMM-100") == "holds"
         assert held["COMM-100"].met["several buckets"] > 0
         rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
         with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as raised:

@@ -114,7 +114,7 @@ def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     )
 
 
-def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
+def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any]:
     """Return an exception as plain data. `str` of a foreign exception may itself raise."""
     try:
         message = str(error).encode(errors="backslashreplace").decode()
@@ -129,3 +129,7 @@ def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
         "message": message[:2000],
         "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:],
     }
+
+
+told = exception_data
+"""The former name, which `ranks.rank` still uses."""

@@ -19,7 +19,7 @@ from ddp_invariants.situations.poison import Poisoned
 
 
 @dataclass(frozen=True)
-class Scaling(Situation):
+class Scaler(Situation):
     """A loss scaler on every rank.
 
     Attributes:
@@ -69,12 +69,12 @@ class Scaling(Situation):
         """The plan, without default values."""
         return f"scaler={brief(self.plan)}"
 
-    def simpler(self) -> Iterator["Scaling"]:
+    def simpler(self) -> Iterator["Scaler"]:
         """Yield plans with one field at a time as in the plainest plan."""
-        yield from (Scaling(plan) for plan in simpler_fields(self.plan, LossScale(4)))
+        yield from (Scaler(plan) for plan in simpler_fields(self.plan, LossScale(4)))
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Scaling":
+    def from_plain(cls, plain: dict[str, Any]) -> "Scaler":
         """Build the situation from the fields of its JSON form."""
         return cls(LossScale(**plain["plan"]))
 
@@ -112,7 +112,7 @@ class Scaling(Situation):
         if plan.log2_scale < plan.log2_backoff * case.steps - 126:
             plan = replace(plan, log2_backoff=1)
         zero_grad = "zero" if case.zero_grad == "never" else case.zero_grad
-        return replace(case, zero_grad=zero_grad).with_situation(Scaling(plan))
+        return replace(case, zero_grad=zero_grad).with_situation(Scaler(plan))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

@@ -3,22 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
-from ddp_invariants.situations.schedule import RateSchedule
+from ddp_invariants.situations import schedule
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
-class Schedule(Situation):
+@effect
+class RateSchedule(Effect):
     """A learning rate that a schedule sets before every step."""
 
     @classmethod
     def concerns(cls, case: TrainingCase) -> bool:
         """Return whether the learning rate is scheduled."""
-        return case.get(RateSchedule) is not None
+        return case.get(schedule.RateSchedule) is not None
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Set the rate of the step, after all that happens between steps."""

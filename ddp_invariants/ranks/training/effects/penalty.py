@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@situation
-class Penalty(Situation):
+@effect
+class Penalty(Effect):
     """A penalty on the gradient of the outputs by the inputs."""
 
     @classmethod

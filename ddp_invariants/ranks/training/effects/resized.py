@@ -4,14 +4,14 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
-class SavedState(Situation):
+@effect
+class Resized(Effect):
     """A state that other ranks saved, loaded before the first step."""
 
     @classmethod

@@ -2,11 +2,11 @@
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.numbers import FloatArray
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@situation
-class Poisoned(Situation):
+@effect
+class Poisoned(Effect):
     """A value that is not finite in one rank's batch."""
 
     @classmethod

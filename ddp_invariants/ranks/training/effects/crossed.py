@@ -1,12 +1,12 @@
 """Branches that one rank computes in the other order (`TrainingCase.crossed`)."""
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation
-class Crossed(Situation):
+@effect
+class Crossed(Effect):
     """Branches that one rank computes in the other order."""
 
     @classmethod

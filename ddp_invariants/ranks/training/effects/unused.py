@@ -1,12 +1,12 @@
 """Layers that forwards pass by (`TrainingCase.unused`)."""
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation
-class UnusedLayers(Situation):
+@effect
+class UnusedLayers(Effect):
     """Layers that some forwards pass by."""
 
     @classmethod

@@ -5,14 +5,14 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
-class Death(Situation):
+@effect
+class Death(Effect):
     """The death of one rank's process as a step begins."""
 
     @classmethod
@@ -29,8 +29,8 @@ class Death(Situation):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@situation
-class CaughtException(Situation):
+@effect
+class CaughtException(Effect):
     """An exception of the user's own in a forward or backward, which the user catches."""
 
     @classmethod

@@ -4,15 +4,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import UserError
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
-class NestedNoSync(Situation):
+@effect
+class NestedNoSync(Effect):
     """A second `no_sync`, entered and left inside the first one before its forward."""
 
     @classmethod
@@ -27,8 +27,8 @@ class NestedNoSync(Situation):
             pass
 
 
-@situation
-class FailedNoSync(Situation):
+@effect
+class FailedNoSync(Effect):
     """A `no_sync` that an exception of the user's own leaves."""
 
     @classmethod

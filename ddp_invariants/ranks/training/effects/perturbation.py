@@ -1,13 +1,13 @@
-"""Perturbed timing (`TrainingCase.perturbation`): the part that a rank's training does."""
+"""Perturbed timing (`TrainingCase.perturbation`), as far as a rank's training causes it."""
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation
-class Withheld(Situation):
+@effect
+class Withheld(Effect):
     """Collectives whose results are withheld until the program waits for them."""
 
     @classmethod
@@ -21,8 +21,8 @@ class Withheld(Situation):
         in_flight += [[step, *call] for call in self.setup.session.in_flight()]
 
 
-@situation
-class SlowDevice(Situation):
+@effect
+class SlowDevice(Effect):
     """A device that is kept busy before each collective or each gradient."""
 
     def __init__(self, setup: Setup) -> None:

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
-class Uneven(Situation):
+@effect
+class UnevenInputs(Effect):
     """Ranks that run out of batches before the other ranks."""
 
     @classmethod

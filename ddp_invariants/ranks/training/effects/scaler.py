@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
-from ddp_invariants.ranks.training.situation import Situation, situation
 from ddp_invariants.ranks.training.trained import Trained
 
 
-@situation
-class LossScaler(Situation):
+@effect
+class Scaler(Effect):
     """A loss scaler on every rank, used as a program uses one."""
 
     scaler: torch.amp.GradScaler

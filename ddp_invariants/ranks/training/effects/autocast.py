@@ -5,11 +5,11 @@ from contextlib import AbstractContextManager
 import torch
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@situation
-class Autocast(Situation):
+@effect
+class Autocast(Effect):
     """Forwards under `torch.autocast` to bfloat16."""
 
     @classmethod

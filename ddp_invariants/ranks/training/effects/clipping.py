@@ -1,12 +1,12 @@
 """Gradients clipped by their norm (`TrainingCase.clip`)."""
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
 
 
-@situation
-class Clipping(Situation):
+@effect
+class Clipping(Effect):
     """Gradients clipped by their norm."""
 
     @classmethod

@@ -1,0 +1,127 @@
+"""Injected failures: an exception of the user's own, or the death of a rank.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.program import InjectedFailure, InjectedFailureKind
+from ddp_invariants.cases.shrink import simpler_fields
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.cases.words import brief
+from ddp_invariants.situations.capability import BASE, Capability
+from ddp_invariants.situations.draft import Draft
+
+
+@dataclass(frozen=True)
+class FailureInjection(Situation):
+    """The injection of a failure at one step.
+
+    Attributes:
+        failure: The failure and its step.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    options: ClassVar[dict[str, Any]] = {"injected_failures": ()}
+    moment: ClassVar[str] = "failures"
+    in_whole_steps: ClassVar[bool] = True
+
+    failure: InjectedFailure
+    kind: Literal["injected failure"] = "injected failure"
+
+    def check(self, case: TrainingCase) -> None:
+        """Require a rank and a step of the case; the step after the failure must start clean."""
+        failure = self.failure
+        between("injected_failure.rank", failure.rank, 0, case.world_size - 1)
+        between("injected_failure.step", failure.step, 0, case.steps - 1)
+        if failure.kind != "death":
+            require(
+                case.zero_grad != "never",
+                "zero_grad",
+                case.zero_grad,
+                "another where a step is run again: what the first attempt left must be cleared",
+            )
+            return
+        require(
+            case.perturbation.kind == "none",
+            "perturbation.kind",
+            case.perturbation.kind,
+            "'none' where a rank dies: what is withheld then is the harness's own trouble",
+        )
+        require(failure.step > 0, "injected_failure.step", failure.step, "from 1 where a rank dies")
+        require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
+
+    @property
+    def words(self) -> str:
+        """The failure, without default values."""
+        return f"injected_failure={brief(self.failure)}"
+
+    def simpler(self) -> Iterator["FailureInjection"]:
+        """Yield failures of the same kind with one field at a time set to its default."""
+        plainest = InjectedFailure(self.failure.kind)
+        yield from (FailureInjection(failure) for failure in simpler_fields(self.failure, plainest))
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script shows the failure; "" if a script can."""
+        if self.failure.kind == "death":
+            return "a rank is killed in the middle"
+        several = "an exception is caught in a step of several micro-steps"
+        return several if case.accumulation > 1 else ""
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> "FailureInjection":
+        """Build the situation from the fields of its JSON form."""
+        return cls(InjectedFailure(**plain["failure"]))
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a failure in every case, of the kinds in the option `injected_failures`."""
+        kinds: list[InjectedFailureKind] = [
+            kind
+            for kind in draft.wanted["injected_failures"]
+            if kind == "death" or draft.offer.has(kind.replace(" ", "_"))
+        ]
+        if not kinds:
+            return
+        kind, step = draft.choice(kinds), draft.small()
+        # No rank dies in the first step: an implementation may set something up there, and wait
+        # for all ranks without a limit.
+        step = step % draft.steps if kind != "death" else 1 + step % max(draft.steps - 1, 1)
+        draft.steps = max(draft.steps, step + 1)
+        draft.add(cls(InjectedFailure(kind, step, draft.any_rank())))
+        draft.clearings = ("set_to_none", "zero")
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the failure, as a coverage table counts it."""
+        failure = case.injected_failure
+        return {"injected_failure": "none" if failure is None else failure.kind}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capabilities to go on after an exception."""
+        return {
+            "forward_error": _capability("forward error", "an exception in forward", "one_rank"),
+            "backward_error": _capability(
+                "backward error", "an exception in backward", "forward_error"
+            ),
+        }
+
+
+def _capability(kind: InjectedFailureKind, condition: str, after: str) -> Capability:
+    """Return a capability to go on after an exception.
+
+    It is probed in the first step: some implementations that refuse a later exception are wrong
+    after one in the first step.
+    """
+    return Capability(
+        lambda case: case.injected_failure is not None and case.injected_failure.kind == kind,
+        lambda case: case.without(FailureInjection),
+        replace(BASE, situations=(FailureInjection(InjectedFailure(kind)),), steps=3),
+        frozenset({condition}),
+        after,
+    )
