@@ -15,7 +15,7 @@ _FIRST = (
     f"1. The reference, by {', '.join(_RULES)}:\n"
 )
 _SECOND = (
-    "\nIt is certified: every rule holds in each of these cases, and met the situations "
+    "\nIt is certified: every rule holds in each of these cases, and met the conditions "
     "that it needs.\n\n"
     f"2. A wrapper that never divides by the number of ranks ({_FAULTY}):\n"
 )

@@ -114,7 +114,7 @@ class Rank:
         except LoadError:
             raise
         except BaseException as error:
-            raised = recorder.told(error, "describe", 0)
+            raised = recorder.exception_data(error, "describe", 0)
             raise LoadError(f"loading it raised {raised['type']}: {raised['message']}") from error
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
@@ -306,7 +306,7 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
         except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - a harness failure: the controller reports it
-            header, blob = {"failed": recorder.told(error, request["do"], 0)}, b""
+            header, blob = {"failed": recorder.exception_data(error, request["do"], 0)}, b""
         cost = [
             time.perf_counter() - began,
             resident,

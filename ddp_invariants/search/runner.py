@@ -16,8 +16,8 @@ from ddp_invariants.records.verdict import Failure, Finding, Violation
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import Places
-from ddp_invariants.situations.failing import Failing
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.perturbation import Perturbed
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -193,7 +193,7 @@ class Runner:
         repeats = rule in ALL_RULES and ALL_RULES[rule].repeats_undisturbed(case)
         if evidence is None or not repeats or evidence.incident is not None:
             return evidence
-        plain = train(case.without(Disturbed, Failing))
+        plain = train(case.without(Perturbed, FailureInjection))
         return None if plain is None else replace(evidence, unperturbed=plain)
 
     def enter(self, case: Case, findings: list[Finding]) -> None:

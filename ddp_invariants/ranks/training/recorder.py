@@ -129,7 +129,3 @@ def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any
         "message": message[:2000],
         "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:],
     }
-
-
-told = exception_data
-"""The former name, which `ranks.rank` still uses."""
