@@ -35,7 +35,11 @@ def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
         ("--cases", click.IntRange(1), 300, "number of cases to draw"),
     ):
         command = click.option(
-            name, type=kind, default=default, metavar="N", help=defaulting(description, default)
+            name,
+            type=kind,
+            default=default,
+            metavar="W" if name == "--max-world-size" else "N",
+            help=defaulting(description, default),
         )(command)
     return command
 
