@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         if getattr(config, "workerinput", None) is None:
             options.check(config)
+        else:
+            ending.end_with_main_process()
         session = SessionState(config)
         try:
             if not session.is_worker:

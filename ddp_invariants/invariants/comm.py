@@ -1,5 +1,6 @@
 """COMM: the collectives that the ranks issue, apart from the values they deliver."""
 
+from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants.buckets import nbytes, reductions, wrongly_filled
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import UNBUCKETED, Exclusion, lacks
@@ -239,6 +240,11 @@ def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure |
     return None
 
 
+def _delayed(plan: Perturbation) -> str:
+    """Return what a perturbation delays, as the reason not to judge a case."""
+    return "a stream is delayed" if plan.on_device else "collectives are delayed"
+
+
 @training.rule(
     "COMM-5",
     "With at least two buckets the first reduction starts before the last gradient is computed.",
@@ -260,8 +266,9 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
     Buckets of several dtypes interleave, and the first bucket may wait for the last gradient. The
     first step is left out, since the implementation may not have planned its buckets yet.
     """
-    if view.case.world_size == 1 or view.case.perturbation.kind not in ("none", "withheld"):
-        raise NotAbout("one rank" if view.case.world_size == 1 else "collectives are delayed")
+    plan = view.case.perturbation
+    if view.case.world_size == 1 or plan.kind not in ("none", "withheld"):
+        raise NotAbout("one rank" if view.case.world_size == 1 else _delayed(plan))
     if view.case.unused:
         raise NotAbout(
             "some parameters are unused: their buckets are complete only when backward ends"

@@ -254,7 +254,7 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
 ) -> None:
     """A script is withheld if both interpreters print the same after the version.
 
-    A script that fails is not handed out either.
+    A script that fails or prints no answer is not handed out either, under one interpreter too.
     """
     argument = ShrunkDifference(
         Difference(
@@ -284,6 +284,10 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
         "its script fails: it ended with status 1 and said 'TypeError: so'"
         in written.differences[0].script
     )
+    for silent in ("", "torch 2, Python 3\n", "torch 2, Python 3\n \n"):
+        monkeypatch.setattr(question, "ran", lambda *_, output=silent: (0, output))
+        written = question.write(folder, outcome, pool, *TORCH, ["new"])
+        assert written.differences[0].script == "none: its script prints no answer"
     monkeypatch.setattr(question, "ran", lambda *_: (0, "torch 2, Python 3\nso\n"))
     written = question.write(tmp_path / "gone", outcome, pool, *TORCH, ["new"])
     assert "No such file or directory" in written.differences[1].script

@@ -16,6 +16,7 @@ from ddp_invariants.cases.program import (
     InjectedFailure,
     Optimizer,
     Perturbation,
+    PerturbationKind,
     Poison,
     Unused,
 )
@@ -24,6 +25,7 @@ from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.sampler_view import UNDECLARED
+from ddp_invariants.invariants.shard import sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import (
@@ -747,6 +749,28 @@ def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
         failure.perhaps
         == "it changes when collectives start up to 1 ms late, each rank's at times of its own"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "delayed"),
+    [
+        ("delays", "collectives are delayed"),
+        ("late", "collectives are delayed"),
+        ("slow communication", "a stream is delayed"),
+        ("slow computation", "a stream is delayed"),
+    ],
+)
+def test_comm5_names_what_is_delayed(kind: PerturbationKind, delayed: str) -> None:
+    """COMM-5 does not judge perturbed timing, and says if collectives or a stream are delayed."""
+    finding = judge(right(CASE.with_situation(Disturbed(Perturbation(kind)))))["COMM-5"]
+    assert (finding.unjudged, finding.about) == (delayed, False)
+
+
+def test_live1_alone_judges_samplers_and_training() -> None:
+    """LIVE-1 has one row and two judges, since a sampler may hang as well; no other rule has two."""
+    assert training.rules.keys() & sharding.rules.keys() == {"LIVE-1"}
+    rows = [{**vars(rules.rules["LIVE-1"]), "judge": None} for rules in (training, sharding)]
+    assert rows[0] == rows[1]
 
 
 def resent(evidence: TrainingEvidence, calls: list[Call]) -> TrainingEvidence:
