@@ -115,7 +115,13 @@ class Discovery:
         )
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
         return Scope(
-            max_world_size, without, declared, self.declared_sampler, self.deviating, self.backend
+            max_world_size,
+            without,
+            declared,
+            self.declared_sampler,
+            self.deviating,
+            self.backend,
+            not_simulated=self.not_simulated,
         )
 
     def claims_refused(self) -> list[str]:

@@ -38,6 +38,7 @@ class Scope:
         deviating: The rules that the DDP is expected to violate, each with the reason.
         backend: The backend over which ranks communicate, and the device of their tensors.
         bounded: The reason why W is not larger.
+        not_simulated: The reason why no case is simulated; empty if cases may be.
     """
 
     max_world_size: int = 4
@@ -47,6 +48,7 @@ class Scope:
     deviating: tuple[tuple[str, str], ...] = ()
     backend: Backend = ON_THE_CPU
     bounded: str = "more ranks were not asked for"
+    not_simulated: str = ""
 
     def has(self, capability: str) -> bool:
         """Return whether cases may contain a capability."""

@@ -65,8 +65,8 @@ def _differs(simulated: RankEvidence, real: RankEvidence) -> str:
     raised = [rank.raised and (rank.raised.type, rank.raised.phase) for rank in (simulated, real)]
     if raised[0] != raised[1]:
         return f"the exception that it raises: {simulated.raised and simulated.raised.message}"
-    for moment, step in simulated.tensors.keys() | real.tensors.keys():
-        one, other = simulated.at(moment, step), real.at(moment, step)
+    for moment, step in sorted(simulated.tensors.keys() | real.tensors.keys()):
+        one, other = simulated.tensors.get((moment, step)), real.tensors.get((moment, step))
         if one is None or other is None or one.bits != other.bits:
             return f"{moment!r} of step {step}"
     calls = [[[call.agreed for call in group] for group in rank.sent] for rank in (simulated, real)]

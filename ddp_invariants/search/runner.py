@@ -40,7 +40,6 @@ class Options:
             cases are drawn.
         command: The command that the user started, for the line that repeats a violation; empty if
             the user called `certify`.
-        not_simulated: Why no case is simulated; empty if cases may be.
         journal: The findings of an earlier attempt, if an elastic launcher started the job again;
             otherwise None.
     """
@@ -52,7 +51,6 @@ class Options:
     store: Path = record.FOLDER
     database: Path | None = None
     command: str = "pytest properties/"
-    not_simulated: str = ""
     journal: Journal | None = None
 
 
@@ -87,7 +85,7 @@ class Runner:
         self.hung = False
         self.lifeless: Violation | None = None
         self.evidence: TrainingEvidence | ShardEvidence | None = None
-        self.places = Places(pool.backend, options.not_simulated)
+        self.places = Places(pool.backend, under_test.scope.not_simulated)
         self.simulated = False
 
     @property

@@ -232,6 +232,10 @@ class SessionState:
                 self.discovery.scope(self.config.option.max_world_size),
                 bounded=self.shared["bounded"],
             )
+            if self.config.option.backend != "auto":
+                scope = replace(scope, not_simulated=f"--backend {self.backend.backend}")
+            elif job.led() is not None:
+                scope = replace(scope, not_simulated="ranks of a job are given")
             self.trial = Trial(
                 Pool(self.shared["addresses"], backend=self.backend),
                 UnderTest(*self.under_test, scope),

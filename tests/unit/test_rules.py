@@ -762,7 +762,7 @@ def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
 )
 def test_comm5_names_what_is_delayed(kind: PerturbationKind, delayed: str) -> None:
     """COMM-5 does not judge perturbed timing, and says if collectives or a stream are delayed."""
-    finding = judge(right(CASE.with_situation(Disturbed(Perturbation(kind)))))["COMM-5"]
+    finding = judge(right(CASE.with_situation(Perturbed(Perturbation(kind)))))["COMM-5"]
     assert (finding.unjudged, finding.about) == (delayed, False)
 
 
