@@ -23,7 +23,9 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
-from ddp_invariants.search.models import OPTIONS, models
+from ddp_invariants.search.models import OPTIONS as OF_MODELS
+from ddp_invariants.search.models import models
+from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.draft import Draft
 
@@ -99,7 +101,7 @@ def training_cases(
     Raises:
         TypeError: There is no such option.
     """
-    of_models = {name: options.pop(name) for name in OPTIONS if name in options}
+    of_models = {name: options.pop(name) for name in OF_MODELS if name in options}
     sizes = [size for size in world_sizes if size <= scope.max_world_size]
     draft = Draft(
         draw,
@@ -131,11 +133,10 @@ def _options(wanted: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: An option is wanted that no situation has.
     """
-    known = {name: value for kind in SITUATIONS for name, value in kind.options.items()}
-    unknown = sorted(wanted.keys() - known.keys())
+    unknown = sorted(wanted.keys() - OF_SITUATIONS.keys())
     if unknown:
         raise TypeError(f"training_cases() has no option {unknown[0]!r}")
-    return known | wanted
+    return OF_SITUATIONS | wanted
 
 
 def _draw_situations(draft: Draft, *moments: str) -> None:
