@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST_NORMAL
+from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST
 from ddp_invariants.records.evidence import Layout
 
 FloatArray = NDArray[np.float64]
@@ -91,7 +91,7 @@ class Format:
 
     Attributes:
         roundoff: The unit roundoff.
-        smallest: The smallest normal number.
+        smallest: The smallest number that arithmetic surely keeps.
         largest: The largest number.
         others_P: The index of the other part of each element's complex number, or the element's own
             index if it is real; None if all elements are real.
@@ -149,7 +149,7 @@ class Format:
         return Ball(centre, self.where_it_fits(radius, most), quantum)
 
 
-FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) for name in ROUNDOFF}
+FORMATS = {name: Format(ROUNDOFF[name], SMALLEST[name], LARGEST[name]) for name in ROUNDOFF}
 
 
 def cast(ball: Ball, source: str, target: str) -> Ball:

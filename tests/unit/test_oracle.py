@@ -4,6 +4,7 @@ The oracle shares no code with torch.
 """
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import DTYPES, LOW_PRECISION, Dtype
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
@@ -174,6 +176,20 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
             after = optimization.step(case.optimizer, start, exactly(gradient), form, left_out)
             assert enclosed(parameter.detach().double().numpy().ravel(), after)
             assert np.isfinite(after.radius).all()
+
+
+def test_the_rows_of_dtypes_agree_with_torch() -> None:
+    """The rows hold torch's own limits, and name every dtype that a layer may have."""
+    for name, row in DTYPES.items():
+        dtype = getattr(torch, name)
+        assert row.bytes == dtype.itemsize
+        assert bool(row.part) == dtype.is_complex
+        assert bool(row.roundoff) == (dtype.is_floating_point or dtype.is_complex)
+        if row.roundoff:
+            limits = torch.finfo(dtype)
+            assert (row.roundoff, row.largest) == (limits.eps / 2, limits.max)
+            assert row.smallest == limits.smallest_normal
+    assert {*LOW_PRECISION} < {*get_args(Dtype)} <= DTYPES.keys()
 
 
 def test_integers_make_a_whole_step_exact() -> None:
