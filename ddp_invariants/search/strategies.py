@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase, Values
+from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.program import (
@@ -61,6 +62,8 @@ _OPTIMIZERS = st.sampled_from(
     )
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
+_NARROW = 2.0**20
+"""The largest number of a dtype in which most runs on large inputs would overflow."""
 _OTHERS = st.none() | st.integers(1, 6)
 """The world sizes of ranks that load a state of other ranks."""
 
@@ -181,6 +184,8 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
         draft.clear_gradients()
     values: Values = draft.choice(("integer", "real"))
     log2_scale = draft.choice((0, 0, 0, 8, -8))
+    if min(DTYPES[layer.dtype].largest for layer in draft.model.layers) < _NARROW:
+        log2_scale = min(log2_scale, 0)
     _draw_situations(draft, "timing", "forwards")
     case = TrainingCase(
         model=draft.model,
