@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16", "complex64"]
 """The dtypes that a layer's parameters may have."""
 
 
@@ -54,7 +54,8 @@ DTYPES: dict[str, Row] = {
     "bfloat16": Row(
         2, 2.0**-8, 2.0**-126, (2 - 2.0**-7) * 2.0**127, in_numpy=False, low=True, scaled=True
     ),
-    "float16": Row(2, 2.0**-11, 2.0**-14, 65504.0),
+    # Arithmetic keeps the numbers of float16 below 2**-14, which float32 holds as normal numbers.
+    "float16": Row(2, 2.0**-11, 2.0**-24, 65504.0, low=True, lowered=True),
     "int64": Row(8),
     "int32": Row(4),
     "int16": Row(2),
