@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.cases.shrink import without_layer
@@ -53,6 +54,22 @@ def _kind(kind: str, *conditions: str) -> Capability:
         lambda case: _dropped(case, kind),
         replace(BASE, model=Model(4, layers)),
         frozenset(conditions),
+    )
+
+
+def _low(dtype: Dtype) -> Capability:
+    """Return the capability to train layers of a dtype of low precision beside others."""
+    # An implementation that takes the first such dtype meets these situations without the others.
+    met = (
+        ("a gradient of low precision", "gradients of several dtypes")
+        if dtype == LOW_PRECISION[0]
+        else ()
+    )
+    return _layers(
+        lambda layer: layer.dtype == dtype,
+        lambda layer: replace(layer, dtype="float32") if layer.dtype == dtype else layer,
+        (Layer("linear", 2, dtype=dtype),),
+        *met,
     )
 
 
@@ -180,13 +197,7 @@ _OWN: dict[str, Capability] = {
         ),
         _changed(BASE, lambda layer: replace(layer, dtype="float64")),
     ),
-    "bfloat16": _layers(
-        lambda layer: layer.dtype == "bfloat16",
-        lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
-        (Layer("linear", 2, dtype="bfloat16"),),
-        "a gradient of low precision",
-        "gradients of several dtypes",
-    ),
+    **{name: _low(name) for name in LOW_PRECISION},
     "complex": _layers(
         lambda layer: layer.complex,
         lambda layer: replace(layer, dtype="float32") if layer.complex else layer,

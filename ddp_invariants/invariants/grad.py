@@ -6,6 +6,7 @@ and random state.
 
 import numpy as np
 
+from ddp_invariants.cases.dtypes import LOW_PRECISION
 from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
@@ -379,7 +380,7 @@ OF_A_KIND = (
         lacks(
             "takes no gradients that are sparse, complex or of low precision",
             "sparse",
-            "bfloat16",
+            *LOW_PRECISION,
             "complex",
         ),
     ),
@@ -392,7 +393,7 @@ def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
     dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
     are = (
         case.sparse and not case.model.layers[0].frozen,
-        "bfloat16" in dtypes,
+        not dtypes.isdisjoint(LOW_PRECISION),
         len(dtypes) > 1,
         "complex64" in dtypes,
     )

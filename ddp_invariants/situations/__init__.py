@@ -49,6 +49,14 @@ SITUATIONS: tuple[type[Situation], ...] = (
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 
+OPTIONS: dict[str, Any] = {
+    name: default for kind in SITUATIONS for name, default in kind.options.items()
+}
+"""The options of all situations by name, with their defaults.
+
+The options belong to `search.strategies.training_cases`, and a rule's row states them (`Draws`).
+"""
+
 register(*SITUATIONS)
 
 

@@ -53,8 +53,8 @@ class Scaler(Situation):
             case.scalable,
             "scaler",
             plan,
-            "null where a gradient is sparse or complex, or SGD's fused kernels have "
-            "momentum: where the first step is skipped, torch goes on with a momentum that nothing "
+            "null where a gradient is sparse, or of a dtype that torch does not unscale, or SGD's "
+            "fused kernels have momentum: where the first step is skipped, torch goes on with a momentum that nothing "
             "was written to",
         )
         require(

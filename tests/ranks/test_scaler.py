@@ -226,7 +226,7 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
         ),
         (
             lambda: TrainingCase(SPARSE, situations=(Scaler(LossScale(4)),)),
-            "null where a gradient is sparse or complex",
+            "null where a gradient is sparse, or of a dtype",
         ),
         (
             lambda: TrainingCase(

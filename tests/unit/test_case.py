@@ -238,6 +238,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         ),
         (lambda: Model(2, (Layer("dropout"),)), "at least one trainable parameter"),
         (lambda: Layer("norm", dtype="bfloat16"), "'float32' or 'float64' for norm"),
+        (lambda: Layer("norm", dtype="float16"), "nothing of what float16 leaves"),
         (
             lambda: Model(2, (Layer("batch_norm"),)),
             "another kind, since the input width 2 is not divisible by 4",
