@@ -50,6 +50,11 @@ class Scope:
     bounded: str = "more ranks were not asked for"
     not_simulated: str = ""
 
+    @property
+    def simulated(self) -> bool:
+        """True if cases may be simulated."""
+        return not self.not_simulated
+
     def has(self, capability: str) -> bool:
         """Return whether cases may contain a capability."""
         return capability not in self.without

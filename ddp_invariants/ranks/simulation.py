@@ -22,6 +22,7 @@ from ddp_invariants.ranks.groups.simulated.turns import NotSimulated, Turns
 from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.rounds import Round
 from ddp_invariants.records.trace import WORDS_SIZE, LastWords
+from ddp_invariants.situations import turns
 
 # These functions are torch's own and have no type stubs.
 _c10d: Any = torch._C._distributed_c10d
@@ -73,9 +74,10 @@ class World:
     def __init__(self, case: TrainingCase, driver: Driver, number: int) -> None:
         self._case, self._driver, self._number = case, driver, number
         size = case.ranks_needed
-        self._turns = Turns(size, Order("ranks", case.seed, size), self._swap)
+        plan = case.get(turns.Turns) or turns.Turns()
+        self._turns = Turns(size, Order(plan.order, plan.seed, size), self._swap)
         self._promises = Promises(self._turns, size)
-        self._simulation = Simulation(self._turns, self._promises, early=True)
+        self._simulation = Simulation(self._turns, self._promises, early=plan.results == "early")
         self._store = SimulatedStore(self._turns)
         shared = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
         self._states = [
@@ -104,16 +106,16 @@ class World:
         promises.begin(self._promises)
         began, until = time.process_time(), time.monotonic() + 4 * seconds
         self._turns.start()
-        outcome, turns = self._outcome, self._turns
-        while not turns.finished(_LOOK):
+        outcome, taken = self._outcome, self._turns
+        while not taken.finished(_LOOK):
             if time.process_time() - began > seconds or time.monotonic() > until:
-                outcome.stuck = dict.fromkeys(turns.unended, "runs without an end")
+                outcome.stuck = dict.fromkeys(taken.unended, "runs without an end")
                 break
         promises.end()
-        outcome.refused = turns.refused
-        outcome.stuck = outcome.stuck or turns.stuck
+        outcome.refused = taken.refused
+        outcome.stuck = outcome.stuck or taken.stuck
         if outcome.stuck:
-            outcome.stacks = turns.stacks()
+            outcome.stacks = taken.stacks()
             outcome.calls = {rank: _words[rank].read(self._number) for rank in outcome.stuck}
             return outcome
         for thread in threads:

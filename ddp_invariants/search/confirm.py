@@ -1,12 +1,10 @@
 """The confirmation of a failure: repeat it in fresh processes, find its root cause, store it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from ddp_invariants.cases.case import Case, TrainingCase
-from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
 from ddp_invariants.invariants.diagnosis.causes import narrowed
@@ -17,10 +15,7 @@ from ddp_invariants.records.verdict import Failure, Inconclusive, Violation, vio
 from ddp_invariants.search import messages
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.search.runner import Runner
-from ddp_invariants.situations.perturbation import Perturbed
-
-FAR_BEHIND = 50
-"""Milliseconds a rank is late by, so that timing shows in every run."""
+from ddp_invariants.search.timings import surer
 
 Evidence = TrainingEvidence | ShardEvidence
 Seen = tuple[Failure, Evidence | None]
@@ -99,7 +94,7 @@ def underlying(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, C
         return failure, case
     findings = runner.findings(case, rule=failure.rule)
     root = root_failure([failure, *runner.failures(findings, case)]) or failure
-    withheld = next(_surer(case), None)
+    withheld = next(surer(case), None)
     if withheld is None or not ALL_RULES[root.rule].is_about_values:
         return root, case
     perturbed = isinstance(case, TrainingCase) and case.perturbation.kind != "none"
@@ -139,9 +134,9 @@ def repeated(runner: Runner, rule: str, case: Case) -> tuple[Case, list[Seen]]:
     """
     runs = ALL_RULES[rule].confirmations
     seen = _again(runner, rule, case, runs)
-    for surer in _surer(case) if len(seen) < runs else ():
-        surely = _again(runner, rule, surer, runs)
-        case, seen = (surer, surely) if len(surely) > len(seen) else (case, seen)
+    for timed in surer(case) if len(seen) < runs else ():
+        surely = _again(runner, rule, timed, runs)
+        case, seen = (timed, surely) if len(surely) > len(seen) else (case, seen)
         if len(seen) == runs:
             break
     return case, seen
@@ -163,25 +158,6 @@ def _told_apart(runner: Runner, failure: Failure, case: Case) -> Failure:
         for candidate in (telling(case, runner.scope) if failure.causes else ())
     )
     return narrowed(failure, [again for again in larger if again is not None])
-
-
-def _surer(case: Case) -> Iterator[TrainingCase]:
-    """Yield the case under the timings that leave least to chance.
-
-    A missing wait shows every time if results are withheld until they are waited for. A rank that
-    is far behind exposes code that gives up on a late result. Withholding does not: it holds
-    results back for a few milliseconds only, since some right code polls. There is no such case if
-    timing cannot change anything, or must not be disturbed.
-    """
-    if not isinstance(case, TrainingCase) or case.world_size == 1 or case.kills:
-        return
-    timings = (
-        Perturbation("withheld"),
-        *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)),
-    )
-    yield from (
-        case.with_situation(Perturbed(timing)) for timing in timings if timing != case.perturbation
-    )
 
 
 def path_of(runner: Runner, case: Case, rule: str) -> Path:

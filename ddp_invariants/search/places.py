@@ -12,6 +12,10 @@ from collections.abc import Iterable
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 
+SIMULATED_WORLD_SIZE = 16
+"""The largest world of a session that simulates, unless another is asked for."""
+REAL_WORLD_SIZE = 4
+"""The largest world that runs over the real backend from the start."""
 REAL_EVERY = 10
 """One in so many cases runs over the real backend from the start."""
 MOST_UNREAL = 3
@@ -45,7 +49,7 @@ class Places:
             and isinstance(case, TrainingCase)
             and not case.kills
             and case.rounds == 1
-            and _digest(case) % REAL_EVERY != 0
+            and (case.ranks_needed > REAL_WORLD_SIZE or _digest(case) % REAL_EVERY != 0)
         )
 
     def believes(self, rules: Iterable[str]) -> bool:

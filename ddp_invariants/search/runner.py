@@ -16,6 +16,7 @@ from ddp_invariants.records.verdict import Failure, Finding, Violation
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import Places
+from ddp_invariants.search.timings import surer
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.perturbation import Perturbed
 
@@ -135,12 +136,26 @@ class Runner:
         seen = {failure.rule for failure in self.failures(real, case)}
         if seen:
             self.places.believe(failed & seen)
+        elif self._race_shows(case, rule, failed):
+            self.places.believe(failed)
+            return found
         else:
             self.places.disbelieve(failed)
             self.ledger.unreal[case_id(case, self.under_test.named(case))] = ", ".join(
                 sorted(failed)
             )
         return real
+
+    def _race_shows(self, case: TrainingCase, rule: str, failed: set[str]) -> bool:
+        """Return whether one of some rules fails on real ranks under another timing.
+
+        A simulation chooses the order of the ranks; a race may need that order.
+        """
+        return any(
+            failed
+            & {failure.rule for failure in self.failures(self.really(timed, rule=rule), timed)}
+            for timed in surer(case)
+        )
 
     def _simulate(self, case: TrainingCase) -> TrainingEvidence | None:
         evidence = self.pool.simulate(case, self.under_test.ddp)

@@ -163,6 +163,7 @@ def check(config: pytest.Config) -> None:
 def _check_world_size(option: argparse.Namespace) -> None:
     """Set the largest world size if it was not given, and refuse one that is not available."""
     led = job.led()
+    option.world_size_given = option.max_world_size is not None or led is not None
     if option.max_world_size is None:
         option.max_world_size = (
             MAX_WORLD_SIZE if led is None else min(led.job.world_size, LARGEST_WORLD_SIZE)

@@ -26,6 +26,7 @@ from ddp_invariants.records.verdict import Failure
 from ddp_invariants.report.certificate.from_session import SessionSettings
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.search.places import SIMULATED_WORLD_SIZE
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.session import ending
 from ddp_invariants.session.monitor import Monitor
@@ -117,6 +118,8 @@ class SessionState:
                 option.max_world_size,
                 [Path(item) for item in option.deviations],
             )
+        if not (discovered.not_simulated or self._real_only or option.world_size_given):
+            self.shared["max_world_size"] = option.max_world_size = SIMULATED_WORLD_SIZE
         if discovered.claims_refused():
             raise LoadFailure(f"{ddp}: {discovered.claims_refused()[0]}")
         if discovered.stale():
@@ -225,6 +228,13 @@ class SessionState:
         """The capabilities discovered before any property ran; missing if nothing is run."""
         return result.from_plain(self.shared["discovery"])
 
+    @property
+    def _real_only(self) -> str:
+        """The option or the launcher that wants all cases on real ranks; empty for none."""
+        if self.config.option.backend != "auto":
+            return f"--backend {self.backend.backend}"
+        return "" if job.led() is None else "a launcher started the ranks"
+
     def start_trial(self) -> Trial:
         """Return this process's trial, started by the first test that asks for one."""
         if self.trial is None:
@@ -232,10 +242,8 @@ class SessionState:
                 self.discovery.scope(self.config.option.max_world_size),
                 bounded=self.shared["bounded"],
             )
-            if self.config.option.backend != "auto":
-                scope = replace(scope, not_simulated=f"--backend {self.backend.backend}")
-            elif job.led() is not None:
-                scope = replace(scope, not_simulated="ranks of a job are given")
+            if self._real_only:
+                scope = replace(scope, not_simulated=self._real_only)
             self.trial = Trial(
                 Pool(self.shared["addresses"], backend=self.backend),
                 UnderTest(*self.under_test, scope),

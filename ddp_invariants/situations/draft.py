@@ -42,6 +42,10 @@ class Offer(Protocol):
     def max_world_size(self) -> int:
         """The largest world size."""
 
+    @property
+    def simulated(self) -> bool:
+        """True if cases may be simulated."""
+
     def has(self, capability: str) -> bool:
         """Return whether cases may contain a capability."""
 

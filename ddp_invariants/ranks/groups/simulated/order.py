@@ -1,9 +1,8 @@
 """The order in which simulated ranks run. Standard library only."""
 
 import random
-from typing import Literal
 
-OrderKind = Literal["ranks", "reversed", "random", "preempted"]
+from ddp_invariants.situations.turns import TurnOrder
 
 
 class Order:
@@ -21,7 +20,7 @@ class Order:
     _CHANGES, _PLACES = 3, 64
     """Places where the running rank falls behind, and the number of places to draw them from."""
 
-    def __init__(self, kind: OrderKind, seed: int, size: int) -> None:
+    def __init__(self, kind: TurnOrder, seed: int, size: int) -> None:
         self._kind, self._random = kind, random.Random(seed)
         self._priorities = list(range(size))
         if kind == "reversed":
