@@ -1,0 +1,118 @@
+"""Places: what is simulated, what runs on real ranks, and what the two together may conclude."""
+
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.discovery.simulation import why_not_simulated
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import Violation
+from ddp_invariants.search.places import MOST_UNREAL
+from ddp_invariants.situations.capability import BASE
+
+SHARED_COUNT = """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    WRAPPED = []
+
+    class Counts(nn.Module):
+        '''Divides by two from the second wrapper of a process on: right in a process per rank.'''
+
+        def __init__(self, module, process_group=None):
+            super().__init__()
+            self.module, self.group = module, process_group
+            WRAPPED.append(self)
+            self.first = len({id(each) for each in WRAPPED}) == 1
+            WRAPPED[:] = WRAPPED[-1:] if dist.get_world_size() == 1 else WRAPPED
+            for tensor in (*module.parameters(), *module.buffers()):
+                dist.broadcast(tensor.data, 0, group=process_group)
+
+        def forward(self, *inputs):
+            return self.module(*inputs)
+
+        def finish_gradient_synchronization(self):
+            size = dist.get_world_size(self.group)
+            for parameter in self.module.parameters():
+                if parameter.requires_grad:
+                    if parameter.grad is None:
+                        parameter.grad = torch.zeros_like(parameter)
+                    dist.all_reduce(parameter.grad, group=self.group)
+                    parameter.grad /= size if self.first else 2 * size
+            WRAPPED.clear()
+"""
+"""It keeps its wrappers in its module, which the ranks of a simulation share."""
+
+
+@pytest.fixture
+def shared_count(tmp_path: Path) -> Ddp:
+    """Return an implementation that is right only in a process per rank."""
+    path = tmp_path / "counts.py"
+    path.write_text(textwrap.dedent(SHARED_COUNT))
+    return Ddp(f"{path}:Counts")
+
+
+@pytest.mark.parametrize("name", ["reference", "torch"])
+def test_shipped_implementations_are_simulated(pool: Pool, name: str) -> None:
+    """Both places give the same bits for the reference and for torch's DDP."""
+    assert why_not_simulated(pool, Ddp(name), Scope()) == ""
+
+
+def test_state_that_ranks_would_share_keeps_an_implementation_on_real_ranks(
+    pool: Pool, shared_count: Ddp
+) -> None:
+    """A difference between the places is named, and then nothing is simulated."""
+    why = why_not_simulated(pool, shared_count, Scope())
+    assert "of a case differs in" in why
+    assert pool.train(BASE, shared_count).incident is None
+
+
+def test_a_failure_of_the_simulation_alone_accuses_nobody(
+    make_trial: TrialMaker, shared_count: Ddp
+) -> None:
+    """Such cases are listed; after a few nothing more is simulated, and the rule holds."""
+    trial = make_trial(
+        shared_count, scope=replace(Scope(), without=frozenset({"no_sync", "subgroup"}))
+    )
+    trial.certify("GRAD-2")
+    assert len(trial.ledger.unreal) == MOST_UNREAL
+    assert trial.places.why_not.startswith(f"{MOST_UNREAL} cases failed in the simulation alone")
+    assert trial.ledger["GRAD-2"].seen == 0
+    assert trial.ledger.verdict_of("GRAD-2") == "holds"
+
+
+def test_every_condition_is_met_on_real_ranks_too(make_trial: TrialMaker) -> None:
+    """A tenth of the cases and at least one for each condition run on real ranks."""
+    trial = make_trial()
+    trial.certify("GRAD-5")
+    ran = trial.ledger.ran
+    assert ran["simulated"] > 4 * ran["gloo"]
+    assert ran["gloo"] >= sum(ran.values()) // 20
+
+
+@pytest.mark.parametrize("fault", ["timing:ForgetsOneWait", "timing:HangsOnThree"])
+def test_a_simulated_failure_is_confirmed_on_real_ranks(make_trial: TrialMaker, fault: str) -> None:
+    """A missing wait and a hang are found in the simulation, and reported as seen on real ranks."""
+    trial = make_trial(f"ddp_invariants.faults.{fault}", scope=Scope())
+    rule = "GRAD-2" if fault.endswith("Wait") else "LIVE-1"
+    with pytest.raises(Violation) as raised:
+        trial.certify(rule)
+    assert "confirmed in" in str(raised.value) or "seen again" in str(raised.value)
+    assert trial.ledger.unreal == {}
+
+
+def test_a_simulated_deadlock_takes_no_deadline(pool: Pool) -> None:
+    """Ranks that wait for one another are known without a clock, each with its wait."""
+    case = replace(BASE, world_size=3)
+    evidence = pool.simulate(case, Ddp("ddp_invariants.faults.timing:HangsOnThree"))
+    assert evidence is not None
+    assert evidence.incident is not None
+    assert (evidence.incident.kind, evidence.incident.seconds) == ("hung", 0.0)
+    assert all("no rank can run" in words for words in evidence.incident.ranks.values())
+    assert evidence.incident.calls.keys() == evidence.incident.ranks.keys()
