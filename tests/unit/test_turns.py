@@ -54,7 +54,7 @@ def test_a_drawn_order_repeats_and_depends_on_its_seed(order: TurnOrder) -> None
     ranks = [noting(number) for number in range(3)]
     orders = [run(ranks, order, seed)[1] for seed in range(12)]
     assert orders == [run(ranks, order, seed)[1] for seed in range(12)]
-    assert len({tuple(noted) for noted in orders}) > 3  # type: ignore[arg-type]  # numbers
+    assert len({tuple(noted) for noted in orders}) > 3
 
 
 def test_a_rank_goes_on_once_its_condition_holds() -> None:
