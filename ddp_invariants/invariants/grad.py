@@ -1,4 +1,4 @@
-"""GRAD: after synchronisation every rank holds the mean of the ranks' local gradients.
+"""GRAD, the values: every rank holds the mean of the ranks' local gradients.
 
 A rank's local gradient is that of its twin: the unwrapped module with the same parameters, batch
 and random state.
@@ -23,16 +23,12 @@ from ddp_invariants.invariants.rule import LI, MEAN, MovedAfter, NotAbout, Scrip
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
-_SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
-_ONE_BACKWARD = lacks("one backward per step", "accumulation")
+SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
 
 NOT_THE_MEAN = {
     "mean": "the gradient is not the mean of the ranks' local gradients",
     "sum": "the gradient is not the declared sum of the ranks' local gradients",
 }
-UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
-SOME_MICRO_STEPS = "used in some micro-steps alone"
-NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 CROSSED = "gradients ready in another order on one rank"
 CHANNELS_LAST = "channels_last parameter"
 
@@ -41,7 +37,7 @@ CHANNELS_LAST = "channels_last parameter"
     "GRAD-1",
     "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, CROSSED),
-    source=_SOURCE,
+    source=SOURCE,
     draws=Draws(crossed=True),
     excluded=(HIDDEN, OWNED),
     after="GRAD-13",
@@ -65,7 +61,7 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
     "otherwise within the rounding bound for W terms.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
-    source=_SOURCE,
+    source=SOURCE,
     excluded=(HIDDEN, LOSSY),
     after="GRAD-5",
     script=Script(checks=MEAN, follows_unused=True),
@@ -126,7 +122,7 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
     "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
     "zero-element ones work.",
     needs=("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
-    source=_SOURCE,
+    source=SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
     excluded=(HIDDEN, OWNED),
     after="STATE-2",
@@ -161,7 +157,7 @@ def _first_step_survived(failure: Failure) -> bool:
     "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
     "in place on purpose).",
     needs=tuple(_KEPT.values()),
-    source=_SOURCE,
+    source=SOURCE,
     draws=Draws(least_steps=2),
     excluded=(HIDDEN, LOSSY),
     after="GRAD-1",
@@ -194,40 +190,6 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 @training.rule(
-    "GRAD-6",
-    "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
-    needs=("every parameter above the cap", "cap between", "cap above the model"),
-    source=_SOURCE,
-    level="capability",
-    draws=Draws(capped=True),
-    excluded=(HIDDEN, LOSSY, lacks("takes no bucket capacity", "bucket_cap")),
-    after="GRAD-3",
-    script=Script(checks=MEAN, follows_unused=True),
-)
-def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare with the mean again, on cases that set a bucket cap."""
-    cap = view.case.bucket_cap
-    if cap is None:
-        raise NotAbout("the case sets no bucket cap")
-    situation = checks.place_of_cap(view, cap)
-    for step in view.steps("reduced"):
-        if step >= view.clean_steps:
-            break
-        failure = mean_at(
-            view,
-            tally,
-            "GRAD-6",
-            f"with a bucket cap of {cap} bytes ({situation}) the gradient is not the "
-            "mean of the ranks' local gradients",
-            step,
-        )
-        tally.met.add(situation)
-        if failure is not None:
-            return failure
-    return None
-
-
-@training.rule(
     "GRAD-7",
     "NaN or infinity on one rank reaches every rank.",
     needs=("a NaN", "an infinity"),
@@ -254,101 +216,6 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
     return None
 
 
-@training.rule(
-    "GRAD-8",
-    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
-    needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
-    source=f"{LI}: gradient accumulation, no_sync",
-    level="capability",
-    draws=Draws(accumulated=True, unused=True),
-    excluded=(
-        HIDDEN,
-        LOSSY,
-        _ONE_BACKWARD,
-        lacks("has no no_sync: every micro-step is synchronised", "no_sync"),
-    ),
-    after="GRAD-11",
-    observed_groups=True,
-    script=Script(checks=(*MEAN, "silence"), follows_unused=True),
-)
-def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Judge cases with several micro-steps, all but the last under no_sync."""
-    if view.case.accumulation == 1 or view.synchronised_each or view.case.passes != "alternate":
-        raise NotAbout("no backward ran under no_sync")
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    tally.met |= (
-        {SOME_MICRO_STEPS}
-        if any(unused.micro_step is not None for unused in view.case.unused)
-        else set()
-    )
-    for step in view.steps("reduced"):
-        tally.met |= {"several micro-steps"} | {
-            NO_SYNC[how] for how in NO_SYNC if how == view.case.no_sync
-        }
-        failure = checks.sent_under_no_sync(view, tally, step)
-        if failure is not None:
-            return failure
-        failure = mean_at(
-            view,
-            tally,
-            "GRAD-8",
-            "after no_sync the gradient is not the mean of the ranks' accumulated gradients",
-            step,
-        )
-        if failure is not None:
-            return failure
-    return None
-
-
-@training.rule(
-    "GRAD-9",
-    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
-    "rank uses it, all hold None or all zero.",
-    needs=(TWO_RANKS, *UNUSED),
-    source=f"{LI}: globally unused parameters",
-    level="capability",
-    draws=Draws(least_steps=2, unused=True),
-    excluded=(lacks("takes no unused parameters", "unused"), HIDDEN, LOSSY),
-    after="PARAM-6",
-    script=Script(checks=(*MEAN, "equal_gradients"), follows_unused=True),
-)
-def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Judge cases in which forwards skip layers.
-
-    The case decides which layers each rank skips at each step.
-    """
-    if not view.case.unused:
-        raise NotAbout("all ranks use all parameters")
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    used_before = None
-    for step in view.steps("reduced"):
-        unused = view.unused(step)
-        nowhere = frozenset.intersection(*unused)
-        somewhere = frozenset.union(*unused) - nowhere
-        met = nowhere, somewhere, used_before is not None and used_before != unused
-        tally.met |= {name for name, is_met in zip(UNUSED, met, strict=True) if is_met}
-        used_before = unused
-        if step >= view.clean_steps:
-            break
-        failure = (
-            None
-            if view.declared.gradients == "owner"
-            else checks.missing_gradient(view, tally, step, unused)
-        )
-        failure = failure or mean_at(
-            view,
-            tally,
-            "GRAD-9",
-            "the gradient is not the mean over all ranks, with zero for the ranks that do not "
-            "use the parameter",
-            step,
-        )
-        if failure is not None:
-            return failure
-    return None
-
-
 OF_A_KIND = (
     "a sparse gradient",
     "a gradient of low precision",
@@ -362,7 +229,7 @@ OF_A_KIND = (
     "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
     "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
     needs=(TWO_RANKS, *OF_A_KIND),
-    source=_SOURCE,
+    source=SOURCE,
     level="capability",
     draws=Draws(odd=True),
     excluded=(
@@ -392,122 +259,3 @@ def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
     if not met:
         raise NotAbout("all gradients are dense and of one dtype, float32 or float64")
     return mean_with(view, tally, "GRAD-10", met)
-
-
-ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
-
-
-@training.rule(
-    "GRAD-11",
-    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
-    "without a batch counted as is declared, and all ranks end with one set of parameters.",
-    needs=(ONE_OUT, TWO_OUT),
-    source=(
-        "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the "
-        "caller's choice"
-    ),
-    level="capability",
-    draws=Draws(uneven=True),
-    excluded=(HIDDEN, LOSSY, lacks("has no join: all ranks have as many batches", "join")),
-    after="GRAD-9",
-)
-def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Judge cases in which ranks run out of batches, step by step among the ranks with a batch."""
-    case = view.case
-    if not case.exhausted:
-        raise NotAbout("all ranks have equally many batches")
-    for step in range(case.steps):
-        failure = checks.wrong_mean_of_the_active(view, tally, step)
-        if failure is not None:
-            return failure
-        tally.met |= {ONE_OUT} if any(rank.steps <= step for rank in case.exhausted) else set()
-    tally.met |= {TWO_OUT} if len({rank.steps for rank in case.exhausted}) > 1 else set()
-    return checks.different_parameters_at_the_end(view, tally)
-
-
-@training.rule(
-    "GRAD-12",
-    "A step of K micro-steps is one step on a global batch of K * W * B samples.",
-    needs=(TWO_RANKS, "several micro-steps"),
-    source=_SOURCE,
-    level="capability",
-    draws=Draws(accumulated=True),
-    excluded=(HIDDEN, LOSSY, _ONE_BACKWARD),
-    after="GRAD-6",
-    script=Script(checks=MEAN),
-)
-def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare with the oracle on all samples as one batch of one rank.
-
-    Only steps whose batches all have equal sizes are judged.
-    """
-    case = view.case
-    if case.accumulation == 1:
-        raise NotAbout("one micro-step per step")
-    if case.unused:
-        raise NotAbout("one process cannot use a layer for only some samples")
-    if case.passes == "retained":
-        raise NotAbout("all micro-steps use the same batch")
-    if case.model.norms_batches:
-        raise NotAbout(
-            "batch norms normalize each rank's micro-step by itself, not the global batch as a "
-            "whole"
-        )
-    for step in view.steps("reduced"):
-        failure = checks.not_one_large_batch(view, tally, step)
-        if failure is not None:
-            return failure
-    if not tally.compared:
-        raise NotAbout("no step had batches of equal size")
-    return None
-
-
-PASSES = {
-    "joint": "all forwards before one backward",
-    "retained": "several backwards through one forward",
-}
-TWICE = "a layer called twice"
-PENALTY = "a penalty on gradients by the inputs"
-CHECKPOINTS = {
-    "plain": "a layer computed again in backward",
-    "reentrant": "a backward within backward",
-}
-
-
-@training.rule(
-    "GRAD-13",
-    "However a step's forwards and backwards follow one another, whatever of a forward backward "
-    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
-    "the mean of the ranks' local gradients.",
-    needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
-    source=_SOURCE,
-    level="capability",
-    draws=Draws(passes=True),
-    excluded=(
-        HIDDEN,
-        LOSSY,
-        lacks(
-            "every forward is followed by its backward, which computes nothing again",
-            "joint",
-            "retained",
-            "penalty",
-            "twice",
-            "checkpointed",
-            "reentrant",
-        ),
-    ),
-    after="GRAD-8",
-)
-def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare with the mean again, on cases with other pass orders or with recomputed layers."""
-    case = view.case
-    met = {PASSES[case.passes]} if case.passes != "alternate" else set()
-    met |= {
-        CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"
-    }
-    met |= {TWICE for layer in case.model.layers if layer.twice} | (
-        {PENALTY} if case.penalty else set()
-    )
-    if not met:
-        raise NotAbout("every forward is followed by its backward, and backward recomputes nothing")
-    return mean_with(view, tally, "GRAD-13", met)

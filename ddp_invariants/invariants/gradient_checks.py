@@ -1,7 +1,7 @@
 """Checks of one step's gradients that need more than a comparison with a mean.
 
-The judges of `grad.py` call them. A rank's twin is the unwrapped module with the same parameters,
-batch and random state.
+The judges of `grad.py` and `grad_schedule.py` call them. A rank's twin is the unwrapped module
+with the same parameters, batch and random state.
 """
 
 from dataclasses import replace

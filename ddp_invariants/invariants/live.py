@@ -10,8 +10,7 @@ from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
 from ddp_invariants.invariants.endings import no_end, whereabouts
 from ddp_invariants.invariants.exclusions import LOSSY, Exclusion, lacks
 from ddp_invariants.invariants.rule import MEAN, SEVERAL_RUNS, NotAbout, Script, Tally, Unjudged
-from ddp_invariants.invariants.sampler_view import ShardView
-from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.invariants.sampler_view import ShardView, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 

@@ -22,7 +22,7 @@ from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import CaseError, DeviationError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
-from ddp_invariants.invariants.grad import PASSES
+from ddp_invariants.invariants.grad_schedule import PASSES
 from ddp_invariants.invariants.live import INTERLUDES
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import Moment, TrainingEvidence

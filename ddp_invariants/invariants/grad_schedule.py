@@ -1,0 +1,267 @@
+"""GRAD, the schedule: however a step runs, every rank holds the mean of the local gradients.
+
+A step may have several micro-steps and passes, leave out parameters or ranks, and cap its buckets.
+"""
+
+from ddp_invariants.invariants import gradient_checks as checks
+from ddp_invariants.invariants.draws import Draws
+from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, lacks
+from ddp_invariants.invariants.grad import SOURCE
+from ddp_invariants.invariants.reduced import TWO_RANKS, mean_at, mean_with
+from ddp_invariants.invariants.rule import LI, MEAN, NotAbout, Script, Tally
+from ddp_invariants.invariants.view import EvidenceView, training
+from ddp_invariants.records.verdict import Failure
+
+_ONE_BACKWARD = lacks("one backward per step", "accumulation")
+
+UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
+SOME_MICRO_STEPS = "used in some micro-steps alone"
+NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
+
+
+@training.rule(
+    "GRAD-6",
+    "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
+    needs=("every parameter above the cap", "cap between", "cap above the model"),
+    source=SOURCE,
+    level="capability",
+    draws=Draws(capped=True),
+    excluded=(HIDDEN, LOSSY, lacks("takes no bucket capacity", "bucket_cap")),
+    after="GRAD-3",
+    script=Script(checks=MEAN, follows_unused=True),
+)
+def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare with the mean again, on cases that set a bucket cap."""
+    cap = view.case.bucket_cap
+    if cap is None:
+        raise NotAbout("the case sets no bucket cap")
+    situation = checks.place_of_cap(view, cap)
+    for step in view.steps("reduced"):
+        if step >= view.clean_steps:
+            break
+        failure = mean_at(
+            view,
+            tally,
+            "GRAD-6",
+            f"with a bucket cap of {cap} bytes ({situation}) the gradient is not the "
+            "mean of the ranks' local gradients",
+            step,
+        )
+        tally.met.add(situation)
+        if failure is not None:
+            return failure
+    return None
+
+
+@training.rule(
+    "GRAD-8",
+    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
+    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+    needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
+    source=f"{LI}: gradient accumulation, no_sync",
+    level="capability",
+    draws=Draws(accumulated=True, unused=True),
+    excluded=(
+        HIDDEN,
+        LOSSY,
+        _ONE_BACKWARD,
+        lacks("has no no_sync: every micro-step is synchronised", "no_sync"),
+    ),
+    after="GRAD-11",
+    observed_groups=True,
+    script=Script(checks=(*MEAN, "silence"), follows_unused=True),
+)
+def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge cases with several micro-steps, all but the last under no_sync."""
+    if view.case.accumulation == 1 or view.synchronised_each or view.case.passes != "alternate":
+        raise NotAbout("no backward ran under no_sync")
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    tally.met |= (
+        {SOME_MICRO_STEPS}
+        if any(unused.micro_step is not None for unused in view.case.unused)
+        else set()
+    )
+    for step in view.steps("reduced"):
+        tally.met |= {"several micro-steps"} | {
+            NO_SYNC[how] for how in NO_SYNC if how == view.case.no_sync
+        }
+        failure = checks.sent_under_no_sync(view, tally, step)
+        if failure is not None:
+            return failure
+        failure = mean_at(
+            view,
+            tally,
+            "GRAD-8",
+            "after no_sync the gradient is not the mean of the ranks' accumulated gradients",
+            step,
+        )
+        if failure is not None:
+            return failure
+    return None
+
+
+@training.rule(
+    "GRAD-9",
+    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
+    "rank uses it, all hold None or all zero.",
+    needs=(TWO_RANKS, *UNUSED),
+    source=f"{LI}: globally unused parameters",
+    level="capability",
+    draws=Draws(least_steps=2, unused=True),
+    excluded=(lacks("takes no unused parameters", "unused"), HIDDEN, LOSSY),
+    after="PARAM-6",
+    script=Script(checks=(*MEAN, "equal_gradients"), follows_unused=True),
+)
+def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge cases in which forwards skip layers.
+
+    The case decides which layers each rank skips at each step.
+    """
+    if not view.case.unused:
+        raise NotAbout("all ranks use all parameters")
+    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    used_before = None
+    for step in view.steps("reduced"):
+        unused = view.unused(step)
+        nowhere = frozenset.intersection(*unused)
+        somewhere = frozenset.union(*unused) - nowhere
+        met = nowhere, somewhere, used_before is not None and used_before != unused
+        tally.met |= {name for name, is_met in zip(UNUSED, met, strict=True) if is_met}
+        used_before = unused
+        if step >= view.clean_steps:
+            break
+        failure = (
+            None
+            if view.declared.gradients == "owner"
+            else checks.missing_gradient(view, tally, step, unused)
+        )
+        failure = failure or mean_at(
+            view,
+            tally,
+            "GRAD-9",
+            "the gradient is not the mean over all ranks, with zero for the ranks that do not "
+            "use the parameter",
+            step,
+        )
+        if failure is not None:
+            return failure
+    return None
+
+
+ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
+
+
+@training.rule(
+    "GRAD-11",
+    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
+    "without a batch counted as is declared, and all ranks end with one set of parameters.",
+    needs=(ONE_OUT, TWO_OUT),
+    source=(
+        "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the "
+        "caller's choice"
+    ),
+    level="capability",
+    draws=Draws(uneven=True),
+    excluded=(HIDDEN, LOSSY, lacks("has no join: all ranks have as many batches", "join")),
+    after="GRAD-9",
+)
+def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge cases in which ranks run out of batches, step by step among the ranks with a batch."""
+    case = view.case
+    if not case.exhausted:
+        raise NotAbout("all ranks have equally many batches")
+    for step in range(case.steps):
+        failure = checks.wrong_mean_of_the_active(view, tally, step)
+        if failure is not None:
+            return failure
+        tally.met |= {ONE_OUT} if any(rank.steps <= step for rank in case.exhausted) else set()
+    tally.met |= {TWO_OUT} if len({rank.steps for rank in case.exhausted}) > 1 else set()
+    return checks.different_parameters_at_the_end(view, tally)
+
+
+@training.rule(
+    "GRAD-12",
+    "A step of K micro-steps is one step on a global batch of K * W * B samples.",
+    needs=(TWO_RANKS, "several micro-steps"),
+    source=SOURCE,
+    level="capability",
+    draws=Draws(accumulated=True),
+    excluded=(HIDDEN, LOSSY, _ONE_BACKWARD),
+    after="GRAD-6",
+    script=Script(checks=MEAN),
+)
+def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare with the oracle on all samples as one batch of one rank.
+
+    Only steps whose batches all have equal sizes are judged.
+    """
+    case = view.case
+    if case.accumulation == 1:
+        raise NotAbout("one micro-step per step")
+    if case.unused:
+        raise NotAbout("one process cannot use a layer for only some samples")
+    if case.passes == "retained":
+        raise NotAbout("all micro-steps use the same batch")
+    if case.model.norms_batches:
+        raise NotAbout(
+            "batch norms normalize each rank's micro-step by itself, not the global batch as a "
+            "whole"
+        )
+    for step in view.steps("reduced"):
+        failure = checks.not_one_large_batch(view, tally, step)
+        if failure is not None:
+            return failure
+    if not tally.compared:
+        raise NotAbout("no step had batches of equal size")
+    return None
+
+
+PASSES = {
+    "joint": "all forwards before one backward",
+    "retained": "several backwards through one forward",
+}
+TWICE = "a layer called twice"
+PENALTY = "a penalty on gradients by the inputs"
+CHECKPOINTS = {
+    "plain": "a layer computed again in backward",
+    "reentrant": "a backward within backward",
+}
+
+
+@training.rule(
+    "GRAD-13",
+    "However a step's forwards and backwards follow one another, whatever of a forward backward "
+    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
+    "the mean of the ranks' local gradients.",
+    needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
+    source=SOURCE,
+    level="capability",
+    draws=Draws(passes=True),
+    excluded=(
+        HIDDEN,
+        LOSSY,
+        lacks(
+            "every forward is followed by its backward, which computes nothing again",
+            "joint",
+            "retained",
+            "penalty",
+            "twice",
+            "checkpointed",
+            "reentrant",
+        ),
+    ),
+    after="GRAD-8",
+)
+def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare with the mean again, on cases with other pass orders or with recomputed layers."""
+    case = view.case
+    met = {PASSES[case.passes]} if case.passes != "alternate" else set()
+    met |= {
+        CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"
+    }
+    met |= {TWICE for layer in case.model.layers if layer.twice} | (
+        {PENALTY} if case.penalty else set()
+    )
+    if not met:
+        raise NotAbout("every forward is followed by its backward, and backward recomputes nothing")
+    return mean_with(view, tally, "GRAD-13", met)
