@@ -19,7 +19,16 @@ from ddp_invariants.invariants.reduced import (
     mean_with,
     unowned,
 )
-from ddp_invariants.invariants.rule import LI, MEAN, MovedAfter, NotAbout, Script, Tally, Unjudged
+from ddp_invariants.invariants.rule import (
+    LI,
+    MEAN,
+    MovedAfter,
+    NotAbout,
+    Script,
+    Tally,
+    Unjudged,
+    first_failure,
+)
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
@@ -71,9 +80,7 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
     tally.met |= {"three ranks"} if view.case.world_size == 3 else set()
     tally.met |= {CHANNELS_LAST} if checks.is_permuted(view.case.model) else set()
-    for step in view.steps("reduced"):
-        if step >= view.clean_steps:
-            break
+    for step in view.steps("reduced")[: view.clean_steps]:
         if view.declared.gradients == "owner" and (name := unowned(view, step)):
             return Failure(
                 "GRAD-2",
@@ -103,8 +110,8 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
 def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle, which shares no code with torch."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    for step in view.steps("reduced"):
-        failure = against(
+    return first_failure(
+        against(
             view,
             tally,
             "GRAD-3",
@@ -112,9 +119,8 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
             step,
             checks.same_layout(view, step, view.expected.truth(step).gradient),
         )
-        if failure is not None:
-            return failure
-    return None
+        for step in view.steps("reduced")
+    )
 
 
 @training.rule(
@@ -132,12 +138,11 @@ def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure 
     """Compare with the structure recorded before wrapping."""
     rows = view.evidence.ranks[0].structure_before
     tally.met |= {"tied parameter"} if any(row.name != row.first_name for row in rows) else set()
-    for step in view.steps("reduced"):
-        for rank in range(view.case.world_size):
-            failure = checks.unfit_gradient(view, tally, step, rank)
-            if failure is not None:
-                return failure
-    return None
+    return first_failure(
+        checks.unfit_gradient(view, tally, step, rank)
+        for step in view.steps("reduced")
+        for rank in range(view.case.world_size)
+    )
 
 
 _KEPT = {
@@ -169,7 +174,7 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
 
     In that case a wrong later gradient must contain something left over.
     """
-    steps = [step for step in view.steps("reduced") if step < view.clean_steps]
+    steps = view.steps("reduced")[: view.clean_steps]
     if len(steps) < 2:
         raise NotAbout("fewer than two steps")
     if mean_at(view, Tally(), "GRAD-5", "", steps[0]) is not None:
@@ -209,11 +214,10 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
     local_WP = np.stack([tensors.values_P for tensors in view.every_rank("local", poison.step)])
     tally.met |= {"a NaN"} if np.isnan(local_WP.sum(0)).any() else set()
     tally.met |= {"an infinity"} if np.isinf(local_WP.sum(0)).any() else set()
-    for rank in range(view.case.world_size):
-        failure = checks.lost_nonfinite_value(view, tally, rank, poison.step, local_WP)
-        if failure is not None:
-            return failure
-    return None
+    return first_failure(
+        checks.lost_nonfinite_value(view, tally, rank, poison.step, local_WP)
+        for rank in range(view.case.world_size)
+    )
 
 
 OF_A_KIND = (

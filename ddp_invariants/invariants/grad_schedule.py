@@ -8,7 +8,15 @@ from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, lacks
 from ddp_invariants.invariants.grad import SOURCE
 from ddp_invariants.invariants.reduced import TWO_RANKS, mean_at, mean_with
-from ddp_invariants.invariants.rule import LI, MEAN, NotAbout, Script, Tally
+from ddp_invariants.invariants.rule import (
+    LI,
+    MEAN,
+    NotAbout,
+    Script,
+    Tally,
+    first_failure,
+    not_about,
+)
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
@@ -36,9 +44,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     if cap is None:
         raise NotAbout("the case sets no bucket cap")
     situation = checks.place_of_cap(view, cap)
-    for step in view.steps("reduced"):
-        if step >= view.clean_steps:
-            break
+    for step in view.steps("reduced")[: view.clean_steps]:
         failure = mean_at(
             view,
             tally,
@@ -85,10 +91,7 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
         tally.met |= {"several micro-steps"} | {
             NO_SYNC[how] for how in NO_SYNC if how == view.case.no_sync
         }
-        failure = checks.sent_under_no_sync(view, tally, step)
-        if failure is not None:
-            return failure
-        failure = mean_at(
+        failure = checks.sent_under_no_sync(view, tally, step) or mean_at(
             view,
             tally,
             "GRAD-8",
@@ -196,24 +199,21 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
     Only steps whose batches all have equal sizes are judged.
     """
     case = view.case
-    if case.accumulation == 1:
-        raise NotAbout("one micro-step per step")
-    if case.unused:
-        raise NotAbout("one process cannot use a layer for only some samples")
-    if case.passes == "retained":
-        raise NotAbout("all micro-steps use the same batch")
-    if case.model.norms_batches:
-        raise NotAbout(
+    not_about(
+        {
+            "one micro-step per step": case.accumulation == 1,
+            "one process cannot use a layer for only some samples": bool(case.unused),
+            "all micro-steps use the same batch": case.passes == "retained",
             "batch norms normalize each rank's micro-step by itself, not the global batch as a "
-            "whole"
-        )
-    for step in view.steps("reduced"):
-        failure = checks.not_one_large_batch(view, tally, step)
-        if failure is not None:
-            return failure
-    if not tally.compared:
+            "whole": case.model.norms_batches,
+        }
+    )
+    failure = first_failure(
+        checks.not_one_large_batch(view, tally, step) for step in view.steps("reduced")
+    )
+    if failure is None and not tally.compared:
         raise NotAbout("no step had batches of equal size")
-    return None
+    return failure
 
 
 PASSES = {

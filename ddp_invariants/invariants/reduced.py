@@ -124,9 +124,7 @@ def locals_differ(view: EvidenceView, step: int) -> bool:
 def mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Failure | None:
     """Compare every step's gradients with the twins' mean, in the situations of a rule."""
     tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    for step in view.steps("reduced"):
-        if step >= view.clean_steps:
-            break
+    for step in view.steps("reduced")[: view.clean_steps]:
         failure = mean_at(
             view,
             tally,

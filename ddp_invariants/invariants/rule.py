@@ -1,6 +1,6 @@
 """A rule: one row with all that is known of the rule, and the pure function that judges it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Literal, ParamSpec, TypeVar
@@ -26,6 +26,22 @@ class Unjudged(Exception):
 
 class NotAbout(Unjudged):
     """A missing situation: the rule is about a situation that the case does not contain."""
+
+
+def not_about(reasons: Mapping[str, bool]) -> None:
+    """Raise the first reason that holds for which a rule is not about a case.
+
+    Raises:
+        NotAbout: A reason holds.
+    """
+    for reason, holds in reasons.items():
+        if holds:
+            raise NotAbout(reason)
+
+
+def first_failure(failures: Iterable[Failure | None]) -> Failure | None:
+    """Return the first failure, and compute none after it."""
+    return next((failure for failure in failures if failure is not None), None)
 
 
 @dataclass
