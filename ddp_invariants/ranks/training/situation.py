@@ -5,6 +5,7 @@ beside its definition, and no other file lists it. No situation may depend on th
 the hooks of one moment run.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -34,11 +35,6 @@ class Situation:
     def __deepcopy__(self, _memo: object) -> Self:
         """Return this object: a wrapper may deep-copy a replica whose hooks refer to it."""
         return self
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a case contains the situation."""
-        raise NotImplementedError
 
     # The modules.
 
@@ -139,15 +135,19 @@ class Situation:
 
 Kind = TypeVar("Kind", bound=type[Situation])
 
-_REGISTERED: list[type[Situation]] = []
+_REGISTERED: dict[type[Situation], Callable[[TrainingCase], bool]] = {}
 
 
-def situation(kind: Kind) -> Kind:
-    """Register a situation."""
-    _REGISTERED.append(kind)
-    return kind
+def situation(concerns: Callable[[TrainingCase], bool]) -> Callable[[Kind], Kind]:
+    """Register a situation of the cases for which a test holds."""
+
+    def register(kind: Kind) -> Kind:
+        _REGISTERED[kind] = concerns
+        return kind
+
+    return register
 
 
 def situations_of(setup: Setup) -> tuple[Situation, ...]:
     """Return the situations that a run's case contains."""
-    return tuple(kind(setup) for kind in _REGISTERED if kind.concerns(setup.case))
+    return tuple(kind(setup) for kind, concerns in _REGISTERED.items() if concerns(setup.case))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.ranks.training.situation import Situation, situation
 from ddp_invariants.ranks.training.trained import Trained
@@ -46,14 +45,9 @@ def _plain_action(*kinds: BetweenStepsKind) -> Callable[[_PlainAction], _PlainAc
     return register
 
 
-@situation
+@situation(lambda case: bool(case.between_steps))
 class ActionsBetweenSteps(Situation):
     """The program's actions between two steps, in the order of the case."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether the program does anything between steps."""
-        return bool(case.between_steps)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Do the actions before this step."""

@@ -1,18 +1,12 @@
 """Gradients clipped by their norm (`TrainingCase.clip`)."""
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.situation import Situation, situation
 from ddp_invariants.ranks.training.trained import Trained
 
 
-@situation
+@situation(lambda case: case.clip is not None)
 class Clipping(Situation):
     """Gradients clipped by their norm."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether gradients are clipped."""
-        return case.clip is not None
 
     def before_update(self, trained: Trained) -> None:
         """Scale all gradients together down to the largest norm."""

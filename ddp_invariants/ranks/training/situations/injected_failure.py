@@ -4,21 +4,15 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.situation import Situation, situation
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
+@situation(lambda case: case.kills)
 class Death(Situation):
     """The death of one rank's process as a step begins."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a rank dies."""
-        return case.kills
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """End this process if it is the rank's, at the step."""
@@ -29,14 +23,9 @@ class Death(Situation):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@situation
+@situation(lambda case: case.injected_failure is not None and not case.kills)
 class CaughtException(Situation):
     """An exception of the user's own in a forward or backward, which the user catches."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether such an exception is raised."""
-        return case.injected_failure is not None and not case.kills
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Attempt the step, catch the exception and clear gradients.

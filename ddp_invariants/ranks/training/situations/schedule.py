@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.situation import Situation, situation
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.situations.schedule import RateSchedule
@@ -11,14 +10,9 @@ if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
+@situation(lambda case: case.get(RateSchedule) is not None)
 class Schedule(Situation):
     """A learning rate that a schedule sets before every step."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether the learning rate is scheduled."""
-        return case.get(RateSchedule) is not None
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Set the rate of the step, after all that happens between steps."""

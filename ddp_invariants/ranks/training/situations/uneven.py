@@ -4,21 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.situation import Situation, situation
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation
+@situation(lambda case: bool(case.exhausted))
 class Uneven(Situation):
     """Ranks that run out of batches before the other ranks."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a rank runs out of batches."""
-        return bool(case.exhausted)
 
     @contextmanager
     def around_training(self, stepper: "Stepper") -> Iterator[None]:
