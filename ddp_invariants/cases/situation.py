@@ -8,8 +8,10 @@ import operator
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from ddp_invariants.cases.fields import Strict
 
-class Situation:
+
+class Situation(Strict):
     """Base of the classes for events of a training run besides plain training.
 
     A subclass is a frozen dataclass in its own module of `ddp_invariants.situations`. It has a
@@ -30,6 +32,8 @@ class Situation:
     """True if the situation suits an implementation that trains whole steps by itself."""
     in_earlier_run: ClassVar[bool] = True
     """True if the situation also holds in an earlier run that saves a state to load."""
+    beyond_scripts: ClassVar[str] = ""
+    """Why no script can show a case in the situation; "" if a script can."""
 
     def check(self, case: Any) -> None:
         """Raise if the situation cannot happen in a case.
@@ -90,7 +94,7 @@ class Situation:
 
     def unscripted(self, case: Any) -> str:  # noqa: ARG002 - for others
         """Return why no script can show a case in the situation; "" if a script can."""
-        return ""
+        return self.beyond_scripts
 
     def scripted_setup(self) -> list[str]:
         """Return lines of a script that follow the wrapping of the model."""

@@ -18,11 +18,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.discovery.capabilities import SHOWN, TRAINING
 from ddp_invariants.errors import DeviationError
 from ddp_invariants.implementation.spec import Ddp
@@ -32,7 +32,7 @@ SHIPPED = Path(__file__).parent / "deviations.toml"
 
 
 @dataclass(frozen=True)
-class Deviation:
+class Deviation(Strict):
     """One expected deviation.
 
     Attributes:
@@ -46,8 +46,6 @@ class Deviation:
             have any value.
         torch: The versions of torch with which it is expected.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     ddp: str
     reason: str

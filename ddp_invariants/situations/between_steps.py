@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.cases.shrink import simpler_each
@@ -37,7 +37,7 @@ class Actions(Situation):
         actions: The actions. Those before the same step happen in this order.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "something happens between steps"
     options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
     moment: ClassVar[str] = "program"
 
@@ -94,11 +94,6 @@ class Actions(Situation):
                 )
         model = replace(case.model, layers=tuple(layers))
         return replace(case.without(Actions), model=model, optimizer=optimizer)
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "something happens between steps"
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Actions":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Poison, PoisonKind
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.cases.words import brief
@@ -23,7 +23,6 @@ class Poisoned(Situation):
         poison: The value, its rank and its step.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"poisoned": False}
     moment: ClassVar[str] = "values"
     in_whole_steps: ClassVar[bool] = True

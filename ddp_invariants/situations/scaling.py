@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.program import LossScale, Poison
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
@@ -26,7 +26,6 @@ class Scaling(Situation):
         plan: Its first scale, and how the scale grows and falls.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"scaled": 0}
     moment: ClassVar[str] = "values"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Perturbation, PerturbationKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
@@ -30,7 +30,6 @@ class Disturbed(Situation):
         perturbation: The change of timing, and the collectives it is for.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"perturbed": PERTURBATIONS}
     moment: ClassVar[str] = "timing"
     in_whole_steps: ClassVar[bool] = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Data, Exhausted
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
@@ -28,7 +28,7 @@ class UnevenInputs(Situation):
         ranks: The ranks, each with the number of steps for which it has batches.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "some ranks run out of batches"
     options: ClassVar[dict[str, Any]] = {"uneven": False}
     moment: ClassVar[str] = "program"
 
@@ -71,11 +71,6 @@ class UnevenInputs(Situation):
         for ranks in simpler_each(self.ranks, lambda each: Exhausted(each.rank)):
             if ranks:
                 yield UnevenInputs(ranks)
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "some ranks run out of batches"
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "UnevenInputs":

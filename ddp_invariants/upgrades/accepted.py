@@ -3,14 +3,13 @@
 import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.discovery.deviations import current, tables
 
 
 @dataclass(frozen=True)
-class Accepted:
+class Accepted(Strict):
     """A change that a team has reviewed and accepted.
 
     Attributes:
@@ -19,8 +18,6 @@ class Accepted:
         link: The public discussion; may be empty.
         expires: The day from which on the change must be reviewed again.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     change: str
     reason: str
