@@ -147,17 +147,15 @@ class Drive:
             return call(context.optimizer(trained), context, wrapped)
         return call(trained, context, wrapped)
 
-    def before_batch(self, wrapped: Any, optimizer: Any) -> object:
-        del optimizer
+    def before_batch(self, wrapped: Any, _optimizer: Any) -> object:
         return getattr(wrapped, self._start)() if self._start else None
 
     def zero_grad(
         self,
-        wrapped: Any,
+        _wrapped: Any,
         optimizer: Any,
         set_to_none: bool,  # noqa: FBT001 - as an adapter's
     ) -> object:
-        del wrapped
         if not _takes(optimizer.zero_grad, "set_to_none"):
             if set_to_none:
                 return optimizer.zero_grad()
@@ -168,16 +166,14 @@ class Drive:
         quiet = _quiet(wrapped)
         return nullcontext() if quiet is None else quiet()
 
-    def join(self, wrapped: Any, optimizer: Any) -> AbstractContextManager[object]:
-        del optimizer
+    def join(self, wrapped: Any, _optimizer: Any) -> AbstractContextManager[object]:
         entered: AbstractContextManager[object] = wrapped.join()
         return entered
 
     def forward(self, wrapped: Any, inputs: Tensor) -> Any:
         return wrapped(inputs)
 
-    def backward(self, wrapped: Any, optimizer: Any, loss: Tensor) -> object:
-        del optimizer
+    def backward(self, wrapped: Any, _optimizer: Any, loss: Tensor) -> object:
         if self._engine("backward", wrapped):
             return wrapped.backward(loss)
         return loss.backward()
@@ -189,12 +185,10 @@ class Drive:
             self.driver.after(wrapped, self.context, wrapped, optimizer)
         return None
 
-    def gradients(self, wrapped: Any) -> Mapping[str, Tensor | None]:
-        del wrapped
+    def gradients(self, _wrapped: Any) -> Mapping[str, Tensor | None]:
         return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
 
-    def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
-        del optimizer
+    def clip(self, wrapped: Any, _optimizer: Any, norm: float) -> object:
         own = getattr(wrapped, "clip_grad_norm_", None)
         return (
             own(norm)
@@ -234,8 +228,7 @@ class Drive:
     ) -> object:
         raise NotImplementedError  # Called only if the adapter defines it.
 
-    def teardown(self, context: Context) -> object:
-        del context
+    def teardown(self, _context: Context) -> object:
         return None
 
     # Start and wrapping.

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 class Death(Situation):
     """The death of one rank's process as a step begins."""
 
-    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+    def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """End this process if it is the rank's, at the step."""
-        del indices
         plan = self.case.injected_failure
         assert plan is not None
         if (plan.step, plan.rank) == (stepper.position.step, self.setup.rank):

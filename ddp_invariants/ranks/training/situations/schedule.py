@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 class Schedule(Situation):
     """A learning rate that a schedule sets before every step."""
 
-    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+    def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """Set the rate of the step, after all that happens between steps."""
-        del indices
         self._set_rate(stepper.trained, stepper.position.step)
 
     def before_plain_step(self, step: int, plain: Trained) -> None:
