@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from ddp_invariants.cases.fields import Strict
+from ddp_invariants.cases.words import brief
 
 
 class Situation(Strict):
@@ -44,8 +45,9 @@ class Situation(Strict):
 
     @property
     def words(self) -> str:
-        """The situation as `describe` prints it, such as `clip=1.0`."""
-        raise NotImplementedError
+        """The situation as `describe` prints it: its kind and its only field, or True without one."""
+        value = next((value for name, value in vars(self).items() if name != "kind"), True)
+        return f"{self.kind.replace(' ', '_')}={brief(value)}"
 
     def simpler(self) -> Iterator["Situation"]:
         """Yield situations of the same kind that are one step simpler."""

@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
@@ -82,9 +82,9 @@ class Deviation(Strict):
         return self.capability or self.rule
 
     @property
-    def title(self) -> str:
-        """The deviation's name in messages."""
-        return f"the deviation of {self.ddp} in {self.about}"
+    def term(self) -> tuple[str, dt.date]:
+        """The deviation's name in messages, and the day on which it expires."""
+        return f"the deviation of {self.ddp} in {self.about}", self.expires
 
     def is_of(self, ddp: Ddp, torch: str) -> bool:
         """Return whether it is expected of an implementation under a version of torch."""
@@ -154,28 +154,21 @@ def read(path: Path) -> tuple[Deviation, ...]:
     return deviations
 
 
-class Expiring(Protocol):
-    """An entry that holds until a day."""
-
-    @property
-    def title(self) -> str:
-        """The entry's name in messages."""
-
-    @property
-    def expires(self) -> dt.date:
-        """The day from which on it does not hold any more."""
-
-
-def current(entries: Iterable[Expiring], path: Path, today: dt.date) -> None:
+def current(entries: Iterable[tuple[str, dt.date]], path: Path, today: dt.date) -> None:
     """Raise if an entry has expired.
+
+    Args:
+        entries: The name of each entry in messages, and the day from which on it does not hold.
+        path: The file of the entries.
+        today: The day.
 
     Raises:
         DeviationError: An entry has expired.
     """
-    for entry in entries:
-        if entry.expires <= today:
+    for title, expires in entries:
+        if expires <= today:
             raise DeviationError(
-                f"{path}: {entry.title} expired on {entry.expires}: check if it still "
+                f"{path}: {title} expired on {expires}: check if it still "
                 "occurs, then set a later date or remove it"
             )
 
@@ -192,6 +185,7 @@ def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviatio
         deviations = read(path)
         here = [deviation for deviation in deviations if deviation.is_of(ddp, torch)]
         # The user need not maintain shipped deviations of other implementations.
-        current(here if path == SHIPPED else deviations, path, today)
+        checked = here if path == SHIPPED else deviations
+        current((deviation.term for deviation in checked), path, today)
         applicable += here
     return tuple(applicable)

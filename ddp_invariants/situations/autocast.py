@@ -32,11 +32,6 @@ class Autocast(Situation):
             "false where a layer attends: nothing of what bfloat16 leaves of it could be judged",
         )
 
-    @property
-    def words(self) -> str:
-        """The name and its value."""
-        return "autocast=True"
-
     def scripted_forward(self, line: str) -> list[str]:
         """Return a script's line with a forward, as it runs under autocast."""
         return ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"]

@@ -13,7 +13,6 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
@@ -52,11 +51,6 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
-
-    @property
-    def words(self) -> str:
-        """The actions, without default values."""
-        return f"between_steps={brief(self.actions)}"
 
     def simpler(self) -> Iterator["Actions"]:
         """Yield fewer actions, and actions before the first possible step."""

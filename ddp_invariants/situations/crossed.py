@@ -36,11 +36,6 @@ class Crossed(Situation):
         """Require a rank of the case."""
         between("crossed", self.rank, 0, case.world_size - 1)
 
-    @property
-    def words(self) -> str:
-        """The rank."""
-        return f"crossed={self.rank}"
-
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw a rank in one of four cases if the option `crossed` asks for it."""

@@ -12,7 +12,6 @@ from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import InjectedFailure, InjectedFailureKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability
 from ddp_invariants.situations.draft import Draft
 
@@ -53,11 +52,6 @@ class Failing(Situation):
         )
         require(failure.step > 0, "injected_failure.step", failure.step, "from 1 where a rank dies")
         require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
-
-    @property
-    def words(self) -> str:
-        """The failure, without default values."""
-        return f"injected_failure={brief(self.failure)}"
 
     def simpler(self) -> Iterator["Failing"]:
         """Yield failures of the same kind with one field at a time set to its default."""

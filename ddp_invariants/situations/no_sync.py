@@ -45,11 +45,6 @@ class NoSyncStyle(Situation):
             "'plain' where backwards do not alternate with forwards",
         )
 
-    @property
-    def words(self) -> str:
-        """The style."""
-        return f"no_sync={self.style}"
-
     def in_one_backward(self) -> None:
         """Return nothing: steps of one backward have no no_sync."""
 

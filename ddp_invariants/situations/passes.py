@@ -75,11 +75,6 @@ class PassOrder(Situation):
             "than among themselves",
         )
 
-    @property
-    def words(self) -> str:
-        """The order."""
-        return f"passes={self.order}"
-
     def in_one_backward(self) -> None:
         """Return nothing: in steps of one backward the passes alternate."""
 

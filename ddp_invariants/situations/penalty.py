@@ -50,11 +50,6 @@ class Penalty(Situation):
             between_steps=(),
         )
 
-    @property
-    def words(self) -> str:
-        """The name and its value."""
-        return "penalty=True"
-
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to train with a penalty."""

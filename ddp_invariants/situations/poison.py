@@ -10,7 +10,6 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Poison, PoisonKind
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -43,11 +42,6 @@ class Poisoned(Situation):
             self.poison,
             "null where a layer is complex: which part is no number then, nothing fixes",
         )
-
-    @property
-    def words(self) -> str:
-        """The value, its rank and its step."""
-        return f"poison={brief(self.poison)}"
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Poisoned":

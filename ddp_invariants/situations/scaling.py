@@ -12,7 +12,6 @@ from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.program import LossScale, Poison
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 from ddp_invariants.situations.poison import Poisoned
@@ -62,11 +61,6 @@ class Scaling(Situation):
             plan,
             "null where a rank runs out of batches, or a state is loaded that others saved",
         )
-
-    @property
-    def words(self) -> str:
-        """The plan, without default values."""
-        return f"scaler={brief(self.plan)}"
 
     def simpler(self) -> Iterator["Scaling"]:
         """Yield plans with one field at a time as in the plainest plan."""

@@ -12,7 +12,6 @@ from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Perturbation, PerturbationKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.draft import Draft
 
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
@@ -47,11 +46,6 @@ class Disturbed(Situation):
             "another, since a case has this timing without the situation",
         )
         between("perturbation.rank", self.perturbation.rank, 0, case.world_size - 1)
-
-    @property
-    def words(self) -> str:
-        """The perturbation, without default values."""
-        return f"perturbation={brief(self.perturbation)}"
 
     def simpler(self) -> Iterator["Disturbed"]:
         """Yield perturbations of the same kind with one field at a time set to its default."""

@@ -12,7 +12,6 @@ from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Data, Exhausted
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -60,11 +59,6 @@ class UnevenInputs(Situation):
             ranks,
             "none where a gradient is sparse: who has none cannot know its indices",
         )
-
-    @property
-    def words(self) -> str:
-        """The ranks and their steps."""
-        return f"exhausted={brief(self.ranks)}"
 
     def simpler(self) -> Iterator["UnevenInputs"]:
         """Yield fewer ranks, and ranks that have one batch."""

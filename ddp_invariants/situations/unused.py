@@ -14,7 +14,6 @@ from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -39,11 +38,6 @@ class UnusedLayers(Situation):
         for index, each in enumerate(self.layers):
             _check_one(case, f"unused[{index}]", each)
             _check_training(case, f"unused[{index}]", each)
-
-    @property
-    def words(self) -> str:
-        """The layers, each with the forwards that pass it by."""
-        return f"unused={brief(self.layers)}"
 
     def simpler(self) -> Iterator["UnusedLayers"]:
         """Yield fewer layers, and layers that more forwards pass by."""

@@ -24,11 +24,6 @@ class Accepted(Strict):
     expires: dt.date
     link: str = ""
 
-    @property
-    def title(self) -> str:
-        """The name of the change in messages."""
-        return f"the accepted change {self.change!r}"
-
 
 def accepted_changes(path: Path, today: dt.date) -> tuple[Accepted, ...]:
     """Return the accepted changes in a file of `[[accepted]]` tables.
@@ -37,5 +32,6 @@ def accepted_changes(path: Path, today: dt.date) -> tuple[Accepted, ...]:
         DeviationError: The file cannot be read, or an accepted change has expired.
     """
     changes = tables(path, "accepted", Accepted)
-    current(changes, path, today)
+    terms = ((f"the accepted change {accepted.change!r}", accepted.expires) for accepted in changes)
+    current(terms, path, today)
     return changes

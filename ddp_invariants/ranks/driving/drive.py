@@ -8,15 +8,16 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from ddp_invariants.implementation.adapter import Context
-from ddp_invariants.implementation.declarations import Declarations
-from ddp_invariants.implementation.spec import Ddp
-from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, ForeignCall
+from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS
 from ddp_invariants.ranks.driving.imports import required
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.driving.ddp import Driver
 
 FINISHERS = (
     "finish_gradient_synchronization",
@@ -59,28 +60,6 @@ NOT_A_MODEL = (
 )
 
 
-class LoadedCalls(Protocol):
-    """The calls of a loaded implementation, as `ddp.Driver` has them.
-
-    Attributes:
-        ddp: The implementation under test.
-        declared: Its declarations.
-        methods: The methods that its adapter defines.
-        setup: The functions called first, each with its arguments.
-        call: The call that wraps; None if nothing is called.
-        optimizer: The call that makes the optimizer; None for the case's own.
-        after: The function called after backward; None if there is none.
-    """
-
-    ddp: Ddp
-    declared: Declarations
-    methods: set[str]
-    setup: list[tuple[Any, dict[str, str | tuple[Any]]]]
-    call: ForeignCall | None
-    optimizer: ForeignCall | None
-    after: ForeignCall | None
-
-
 class Drive:
     """The calls of one case: the adapter's methods if it has them, else the usual calls.
 
@@ -89,7 +68,7 @@ class Drive:
     """
 
     def __init__(
-        self, driver: LoadedCalls, context: Context, replica: nn.Module, adapter: Any
+        self, driver: "Driver", context: Context, replica: nn.Module, adapter: Any
     ) -> None:
         self.driver, self.context, self.replica = driver, context, replica
         self.brought: Any = None
