@@ -56,7 +56,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
             view.every_rank("left buffers", step - 1),
             view.every_rank("forward buffers", step),
         )
-        tally.met |= {MOVED} if any(tensors != left[0] for tensors in left) else set()
+        tally.meet({MOVED: any(tensors != left[0] for tensors in left)})
         for rank, tensors in enumerate(started[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(started[0], tensors, "rank 0 holds")
@@ -118,9 +118,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
         if step in written:
             twins = view.every_rank("written buffers", step)
             tally.met.add(WRITTEN)
-        tally.met |= ({EACH_MOVED} if moved else set()) | (
-            {NORMED} if moved and case.model.norms_batches else set()
-        )
+        tally.meet({EACH_MOVED: moved, NORMED: moved and case.model.norms_batches})
         for rank, started in enumerate(view.every_rank("forward buffers", step)):
             wrong = _not_between(twins, started, tally)
             if wrong is not None:

@@ -56,9 +56,9 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise, on every step, including poisoned steps."""
     for step in view.steps("reduced"):
         reduced = view.every_rank("reduced", step)
-        tally.met |= {TWO_RANKS} if len(reduced) > 1 else set()
-        tally.met |= {LOCAL_DIFFERED} if locals_differ(view, step) else set()
-        tally.met |= {CROSSED} if view.case.crossed is not None else set()
+        tally.meet({TWO_RANKS: len(reduced) > 1})
+        differed = locals_differ(view, step)
+        tally.meet({LOCAL_DIFFERED: differed, CROSSED: view.case.crossed is not None})
         failure = checks.first_rank_that_differs(view, tally, step)
         if failure is not None:
             return failure
@@ -77,9 +77,13 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 )
 def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the exact mean of the gradients that the twins computed on the same batches."""
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    tally.met |= {"three ranks"} if view.case.world_size == 3 else set()
-    tally.met |= {CHANNELS_LAST} if checks.is_permuted(view.case.model) else set()
+    tally.meet(
+        {
+            TWO_RANKS: view.case.world_size > 1,
+            "three ranks": view.case.world_size == 3,
+            CHANNELS_LAST: checks.is_permuted(view.case.model),
+        }
+    )
     for step in view.steps("reduced")[: view.clean_steps]:
         if view.declared.gradients == "owner" and (name := unowned(view, step)):
             return Failure(
@@ -109,7 +113,7 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
 )
 def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle, which shares no code with torch."""
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    tally.meet({TWO_RANKS: view.case.world_size > 1})
     return first_failure(
         against(
             view,
@@ -137,7 +141,7 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the structure recorded before wrapping."""
     rows = view.evidence.ranks[0].structure_before
-    tally.met |= {"tied parameter"} if any(row.name != row.first_name for row in rows) else set()
+    tally.meet({"tied parameter": any(row.name != row.first_name for row in rows)})
     return first_failure(
         checks.unfit_gradient(view, tally, step, rank)
         for step in view.steps("reduced")
@@ -212,8 +216,9 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
         raise NotAbout("the case injects no value that is not finite")
     # A poisoned step has one micro-step.
     local_WP = np.stack([tensors.values_P for tensors in view.every_rank("local", poison.step)])
-    tally.met |= {"a NaN"} if np.isnan(local_WP.sum(0)).any() else set()
-    tally.met |= {"an infinity"} if np.isinf(local_WP.sum(0)).any() else set()
+    tally.meet(
+        {"a NaN": np.isnan(local_WP.sum(0)).any(), "an infinity": np.isinf(local_WP.sum(0)).any()}
+    )
     return first_failure(
         checks.lost_nonfinite_value(view, tally, rank, poison.step, local_WP)
         for rank in range(view.case.world_size)

@@ -81,11 +81,11 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
     """Judge cases with several micro-steps, all but the last under no_sync."""
     if view.case.accumulation == 1 or view.synchronised_each or view.case.passes != "alternate":
         raise NotAbout("no backward ran under no_sync")
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    tally.met |= (
-        {SOME_MICRO_STEPS}
-        if any(unused.micro_step is not None for unused in view.case.unused)
-        else set()
+    tally.meet(
+        {
+            TWO_RANKS: view.case.world_size > 1,
+            SOME_MICRO_STEPS: any(unused.micro_step is not None for unused in view.case.unused),
+        }
     )
     for step in view.steps("reduced"):
         tally.met |= {"several micro-steps"} | {
@@ -122,14 +122,14 @@ def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
     """
     if not view.case.unused:
         raise NotAbout("all ranks use all parameters")
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
+    tally.meet({TWO_RANKS: view.case.world_size > 1})
     used_before = None
     for step in view.steps("reduced"):
         unused = view.unused(step)
         nowhere = frozenset.intersection(*unused)
         somewhere = frozenset.union(*unused) - nowhere
         met = nowhere, somewhere, used_before is not None and used_before != unused
-        tally.met |= {name for name, is_met in zip(UNUSED, met, strict=True) if is_met}
+        tally.meet(dict(zip(UNUSED, met, strict=True)))
         used_before = unused
         if step >= view.clean_steps:
             break
@@ -177,8 +177,8 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
         failure = checks.wrong_mean_of_the_active(view, tally, step)
         if failure is not None:
             return failure
-        tally.met |= {ONE_OUT} if any(rank.steps <= step for rank in case.exhausted) else set()
-    tally.met |= {TWO_OUT} if len({rank.steps for rank in case.exhausted}) > 1 else set()
+        tally.meet({ONE_OUT: any(rank.steps <= step for rank in case.exhausted)})
+    tally.meet({TWO_OUT: len({rank.steps for rank in case.exhausted}) > 1})
     return checks.different_parameters_at_the_end(view, tally)
 
 

@@ -36,10 +36,12 @@ def _like_the_source(
     if view.case.saved_by is not None:
         raise NotAbout("the first forward starts from a loaded state")
     built, started = view.every_rank(before), view.every_rank(after)
-    if any(tensors != built[0] for tensors in built[1:]):
-        tally.met.add(DIFFERED)
-    if view.case.outside:
-        tally.met.add("a group without rank 0")
+    tally.meet(
+        {
+            DIFFERED: any(tensors != built[0] for tensors in built[1:]),
+            "a group without rank 0": view.case.outside,
+        }
+    )
     for rank, tensors in enumerate(started):
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(built[0], tensors, "rank 0 built")
@@ -127,13 +129,13 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
             )
         tally.compared += len(before)
         rows = rank.structure_before
-        tally.met |= (
-            {"tied parameter"} if any(row.name != row.first_name for row in rows) else set()
-        )
-        tally.met |= (
-            {"frozen parameter"}
-            if any(not row.requires_grad and row.kind == "parameter" for row in rows)
-            else set()
+        tally.meet(
+            {
+                "tied parameter": any(row.name != row.first_name for row in rows),
+                "frozen parameter": any(
+                    not row.requires_grad and row.kind == "parameter" for row in rows
+                ),
+            }
         )
         if before == after:
             continue

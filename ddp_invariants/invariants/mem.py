@@ -47,7 +47,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
     # If the share is not smaller than the whole, a rank that holds everything passes as well.
     if share < wide:
-        tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
+        tally.meet({"more than one rank": True, "optimizer with state": moments})
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
             claims = [

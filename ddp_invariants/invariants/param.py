@@ -30,7 +30,7 @@ def _identical(
 ) -> Failure | None:
     for step in view.steps(moment):
         records = view.every_rank(moment, step)
-        tally.met |= {TWO_RANKS} if len(records) > 1 else set()
+        tally.meet({TWO_RANKS: len(records) > 1})
         for rank, tensors in enumerate(records[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(records[0], tensors, "rank 0 holds")
@@ -80,8 +80,8 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 )
 def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare momentum, moments and step counts bitwise."""
-    if any(tensors.layout.slots for tensors in view.every_rank("state")):
-        tally.met.add("optimizer with state")
+    stateful = any(tensors.layout.slots for tensors in view.every_rank("state"))
+    tally.meet({"optimizer with state": stateful})
     return _identical(
         view, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
     )
@@ -176,7 +176,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
                     difference.words,
                 )
                 return updates.of_update(view, failure, step, rank, difference.name)
-        tally.met |= {name for name, is_met in met.items() if is_met}
+        tally.meet(met)
     return None
 
 

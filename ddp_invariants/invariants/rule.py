@@ -60,6 +60,14 @@ class Tally:
     worst: float = 0.0
     observed: list[float] = field(default_factory=list)
 
+    def meet(self, situations: Mapping[str, object]) -> None:
+        """Enter those of some situations that a case contains.
+
+        Args:
+            situations: The situations; each with a true value if the case contains it.
+        """
+        self.met |= {situation for situation, is_met in situations.items() if is_met}
+
 
 Judge = Callable[[Subject, Tally], Failure | None]
 """Looks at one case's evidence, counts into a tally and returns the first failure."""

@@ -39,8 +39,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     data, w = view.case.data, view.case.world_size
     for epoch, shards in view.epochs:
         tally.compared += len(shards)
-        tally.met |= {"N not divisible by W"} if data.samples % w else set()
-        tally.met |= {"N < W"} if data.samples < w else set()
+        tally.meet({"N not divisible by W": data.samples % w, "N < W": data.samples < w})
         counts = [len(shard) for shard in shards]
         if len(set(counts)) > 1 and view.declared.padding != "none":
             failure = Failure(
@@ -147,9 +146,13 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     for epoch, shards in view.epochs:
         counts = Counter(index for shard in shards for index in shard)
         tally.compared += sum(counts.values())
-        tally.met |= {"shuffle"} if data.shuffle else set()
-        tally.met.add(
-            "drop_last" if data.drop_last else "padding" if data.samples % w else "N divisible by W"
+        tally.meet(
+            {
+                "shuffle": data.shuffle,
+                "drop_last": data.drop_last,
+                "padding": not data.drop_last and data.samples % w,
+                "N divisible by W": not data.drop_last and data.samples % w == 0,
+            }
         )
         if not counts:
             continue
@@ -193,7 +196,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
             f"{raised[0]['type']} in {raised[0]['phase']}: {raised[0]['message']}",
             "it depends on the hash seed or on a global random generator",
         )
-    tally.met |= {"shuffle"} if view.case.data.shuffle else set()
+    tally.meet({"shuffle": view.case.data.shuffle})
     failure = differs_in_one_process(view, tally)
     if failure is not None:
         return failure
@@ -265,7 +268,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
     per_rank, size = view.total // view.case.world_size, view.case.data.batch_size
-    tally.met |= {"last batch short"} if per_rank % size else set()
+    tally.meet({"last batch short": per_rank % size})
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
         where = f"batch size {size}, {view.where(view.case.epochs[-1])}"

@@ -79,7 +79,7 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     if view.answer["orders"] is None:
         raise Unjudged("the order of one rank was not recorded")
     for (epoch, shards), order in zip(view.epochs, view.answer["orders"], strict=True):
-        tally.met |= {"more than one rank"} | ({"shuffle"} if view.case.data.shuffle else set())
+        tally.meet({"more than one rank": True, "shuffle": view.case.data.shuffle})
         for rank, shard in enumerate(shards):
             start = sum(map(len, shards[:rank]))
             places = [rank + i * w if layout == "strided" else start + i for i in range(len(shard))]
@@ -135,7 +135,7 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
         if len(resumed.taken) >= len(whole):
             continue  # A state saved at the end may belong to this epoch or to the next.
         tally.compared += len(whole) - len(resumed.taken)
-        tally.met |= situations(view)
+        tally.meet(situations(view))
         failure = wrong_resumption(view, resumed)
         if failure is not None:
             return failure
@@ -162,9 +162,13 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("no DataLoader worker iterated the sampler")
     for rank, (parts, whole) in enumerate(zip(worked, view.answer["shards"][-1], strict=True)):
         tally.compared += len(whole)
-        tally.met |= {"several workers"} if len(parts) > 1 else set()
-        tally.met |= {"more than one rank"} if len(worked) > 1 else set()
-        tally.met |= {"fewer samples than workers"} if len(whole) < len(parts) else set()
+        tally.meet(
+            {
+                "several workers": len(parts) > 1,
+                "more than one rank": len(worked) > 1,
+                "fewer samples than workers": len(whole) < len(parts),
+            }
+        )
         got, expected = Counter(index for part in parts for index in part), Counter(whole)
         if got != expected:
             more, less = got - expected, expected - got
