@@ -33,6 +33,8 @@ class Situation(Strict):
     """True if the situation suits an implementation that trains whole steps by itself."""
     in_earlier_run: ClassVar[bool] = True
     """True if the situation also holds in an earlier run that saves a state to load."""
+    part: ClassVar[type]
+    """The class of the field's value, or of its items, if the JSON form has objects for them."""
     beyond_scripts: ClassVar[str] = ""
     """Why no script can show a case in the situation; "" if a script can."""
 
@@ -82,7 +84,14 @@ class Situation(Strict):
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Situation":
         """Build the situation from the fields of its JSON form, except for `kind`."""
-        return cls(**plain)
+        return cls(**{name: cls._built(value) for name, value in plain.items()})
+
+    @classmethod
+    def _built(cls, value: Any) -> Any:
+        """Return a value of the JSON form as the field holds it."""
+        if isinstance(value, list):
+            return tuple(map(cls._built, value))
+        return cls.part(**value) if isinstance(value, dict) else value
 
     @classmethod
     def capabilities(cls) -> dict[str, Any]:

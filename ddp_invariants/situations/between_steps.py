@@ -39,6 +39,7 @@ class Actions(Situation):
     beyond_scripts: ClassVar[str] = "something happens between steps"
     options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
     moment: ClassVar[str] = "program"
+    part: ClassVar[type] = BetweenSteps
 
     actions: tuple[BetweenSteps, ...]
     kind: Literal["between steps"] = "between steps"
@@ -88,11 +89,6 @@ class Actions(Situation):
                 )
         model = replace(case.model, layers=tuple(layers))
         return replace(case.without(Actions), model=model, optimizer=optimizer)
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Actions":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(BetweenSteps(**action) for action in plain["actions"]))
 
     @classmethod
     def prepare(cls, draft: Draft) -> None:

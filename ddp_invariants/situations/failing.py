@@ -27,6 +27,7 @@ class Failing(Situation):
     options: ClassVar[dict[str, Any]] = {"injected_failures": ()}
     moment: ClassVar[str] = "failures"
     in_whole_steps: ClassVar[bool] = True
+    part: ClassVar[type] = InjectedFailure
 
     failure: InjectedFailure
     kind: Literal["injected failure"] = "injected failure"
@@ -64,11 +65,6 @@ class Failing(Situation):
             return "a rank is killed in the middle"
         several = "an exception is caught in a step of several micro-steps"
         return several if case.accumulation > 1 else ""
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Failing":
-        """Build the situation from the fields of its JSON form."""
-        return cls(InjectedFailure(**plain["failure"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

@@ -25,6 +25,7 @@ class Poisoned(Situation):
     options: ClassVar[dict[str, Any]] = {"poisoned": False}
     moment: ClassVar[str] = "values"
     in_whole_steps: ClassVar[bool] = True
+    part: ClassVar[type] = Poison
 
     poison: Poison
     kind: Literal["poison"] = "poison"
@@ -42,11 +43,6 @@ class Poisoned(Situation):
             self.poison,
             "null where a layer is complex: which part is no number then, nothing fixes",
         )
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Poisoned":
-        """Build the situation from the fields of its JSON form."""
-        return cls(Poison(**plain["poison"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

@@ -27,6 +27,7 @@ class Scaling(Situation):
 
     options: ClassVar[dict[str, Any]] = {"scaled": 0}
     moment: ClassVar[str] = "values"
+    part: ClassVar[type] = LossScale
 
     plan: LossScale
     kind: Literal["scaler"] = "scaler"
@@ -65,11 +66,6 @@ class Scaling(Situation):
     def simpler(self) -> Iterator["Scaling"]:
         """Yield plans with one field at a time as in the plainest plan."""
         yield from (Scaling(plan) for plan in simpler_fields(self.plan, LossScale(4)))
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Scaling":
-        """Build the situation from the fields of its JSON form."""
-        return cls(LossScale(**plain["plan"]))
 
     def scripted_setup(self) -> list[str]:
         """Return a script's lines that make the scaler."""

@@ -69,11 +69,6 @@ class RateSchedule(Situation):
         )
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "RateSchedule":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(plain["log2_factors"]))
-
-    @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw a schedule in one of four cases where the option `scheduled` asks for it."""
         if draft.wanted["scheduled"] and draft.one_in(4):

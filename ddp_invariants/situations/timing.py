@@ -33,6 +33,7 @@ class Disturbed(Situation):
     moment: ClassVar[str] = "timing"
     in_whole_steps: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
+    part: ClassVar[type] = Perturbation
 
     perturbation: Perturbation
     kind: Literal["perturbation"] = "perturbation"
@@ -53,11 +54,6 @@ class Disturbed(Situation):
         for perturbation in simpler_fields(self.perturbation, plainest):
             if perturbation != Perturbation():
                 yield Disturbed(perturbation)
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Disturbed":
-        """Build the situation from the fields of its JSON form."""
-        return cls(Perturbation(**plain["perturbation"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

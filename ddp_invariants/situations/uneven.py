@@ -30,6 +30,7 @@ class UnevenInputs(Situation):
     beyond_scripts: ClassVar[str] = "some ranks run out of batches"
     options: ClassVar[dict[str, Any]] = {"uneven": False}
     moment: ClassVar[str] = "program"
+    part: ClassVar[type] = Exhausted
 
     ranks: tuple[Exhausted, ...]
     kind: Literal["exhausted"] = "exhausted"
@@ -65,11 +66,6 @@ class UnevenInputs(Situation):
         for ranks in simpler_each(self.ranks, lambda each: Exhausted(each.rank)):
             if ranks:
                 yield UnevenInputs(ranks)
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "UnevenInputs":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(Exhausted(**each) for each in plain["ranks"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

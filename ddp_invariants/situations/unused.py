@@ -28,6 +28,7 @@ class UnusedLayers(Situation):
 
     options: ClassVar[dict[str, Any]] = {"unused": False}
     moment: ClassVar[str] = "layers"
+    part: ClassVar[type] = Unused
 
     layers: tuple[Unused, ...]
     kind: Literal["unused"] = "unused"
@@ -61,11 +62,6 @@ class UnusedLayers(Situation):
     def _kept(layers: Iterator[Unused]) -> "UnusedLayers | None":
         kept = tuple(layers)
         return UnusedLayers(kept) if kept else None
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "UnusedLayers":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(Unused(**each) for each in plain["layers"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
