@@ -100,7 +100,7 @@ def main() -> None:
     text = environment.get_template("switches.md.j2").render(
         torch=rows[0][2].torch,
         switches=list(SWITCHES),
-        told=CAPABILITIES,
+        meanings=CAPABILITIES,
         rows=[row for row in marks if set(row[1]) != {"✓"}],
         right=[name for name, row in marks if set(row) == {"✓"}],
         wrong=[switch for switch in wrong if switch[2]],

@@ -90,7 +90,10 @@ CERTIFIED, VIOLATED, INCONCLUSIVE = 0, 1, 2
 """Exit statuses of a judgement."""
 
 USAGE = 64
-"""Exit status of a usage error: an option, a name or a file (`EX_USAGE` of sysexits)."""
+"""Exit status of a usage error (`EX_USAGE` of sysexits)."""
+
+USAGE_ERROR = "usage error (a bad option, name or file)"
+"""The words for `USAGE` in every help text and document."""
 
 INTERRUPTED = 130
 """Exit status after an interrupt, as a shell gives it."""

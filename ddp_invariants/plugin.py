@@ -68,6 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         if getattr(config, "workerinput", None) is None:
             options.check(config)
+        else:
+            ending.end_with_main_process()
         session = SessionState(config)
         try:
             if not session.is_worker:
@@ -87,7 +89,7 @@ class _Listener:
         self.config = config
 
     @property
-    def _watch(self) -> Monitor | None:
+    def _monitor(self) -> Monitor | None:
         return self.config.stash[STATE].monitor if STATE in self.config.stash else None
 
     @pytest.hookimpl(tryfirst=True)
@@ -105,14 +107,14 @@ class _Listener:
             sys.stderr.write(
                 "ddp-invariants: interrupted before any case was judged; no file was written\n"
             )
-        if self._watch is not None:
-            self._watch.cut_short(by_user=by_user)
+        if self._monitor is not None:
+            self._monitor.cut_short(by_user=by_user)
         if by_user:
             ending.hurry(excinfo, whole_stack=self.config.option.fulltrace)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Record a test's report from this process or a worker; in a CI job print progress."""
-        monitor = self._watch
+        monitor = self._monitor
         if monitor is None:
             return
         monitor.report(report)

@@ -2,7 +2,7 @@
 
 A rule is a pure function of one case's evidence. It looks at the evidence view (`EvidenceView`; for
 samplers the shard view `ShardView`), counts its comparisons into a `Tally`, and returns the first
-failure (`Failure`). It raises `NotAbout` if a case lacks the situation it is about, and `Unjudged`
+failure (`Failure`). It raises `NotAbout` if a case lacks the subject of the rule, and `Unjudged`
 if evidence is missing: a rule that compared nothing proves nothing.
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.fields import Strict, between, one_of, require
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.program import Data, Optimizer
@@ -119,7 +120,7 @@ class TrainingCase(Situated, Strict):
             self.optimizer.kernels != "fused" or self.fusible,
             "optimizer.kernels",
             self.optimizer.kernels,
-            "another where parameters are not contiguous, of bfloat16, complex, or sometimes "
+            "another where parameters are not contiguous, of low precision, complex, or sometimes "
             "without a gradient",
         )
         plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
@@ -184,14 +185,14 @@ class TrainingCase(Situated, Strict):
     def recast(self) -> frozenset[str]:
         """The weights that autocast casts for several uses.
 
-        Autocast keeps the first cast of a leaf tensor. The gradients of all uses are then added up
+        Autocast keeps the first cast of a leaf tensor of float32. The gradients of all uses are then added up
         before they are cast back. If the weight is a view of another tensor, or if autocast's
         cache is off, the gradients are added up after they are cast back.
         """
         uses = Counter(
             f"layers.{index if layer.tied is None else layer.tied}.weight"
             for index, layer in enumerate(self.model.layers)
-            if self.autocast and layer.kind == "linear" and layer.lowered != layer.dtype
+            if self.autocast and layer.kind == "linear" and layer.dtype == "float32"
             for _ in range(1 + layer.twice)
         )
         return frozenset(name for name, count in uses.items() if count > 1)
@@ -199,9 +200,8 @@ class TrainingCase(Situated, Strict):
     @property
     def scalable(self) -> bool:
         """True if torch's loss scaler supports the case's gradients and its optimizer."""
-        real = all(layer.dtype in ("float32", "float64", "bfloat16") for layer in self.model.layers)
         return (
-            real
+            all(DTYPES[layer.dtype].scaled for layer in self.model.layers)
             and not self.sparse
             and not (self.optimizer.kernels == "fused" and self.optimizer.momentum > 0)
         )
@@ -244,11 +244,10 @@ class TrainingCase(Situated, Strict):
         """True if torch's fused kernels can do the steps.
 
         On CPU the kernels ignore strides: they read a tensor's memory as its elements in order.
-        The kernel of SGD loses every whole vector of bfloat16 (16 elements), and refuses a
-        parameter that gets its first momentum late. All kernels refuse complex parameters.
+        The kernel of SGD refuses a parameter that gets its first momentum late. All kernels refuse complex parameters.
         """
         plain = all(
-            layer.layout == "contiguous" and layer.dtype in ("float32", "float64")
+            layer.layout == "contiguous" and DTYPES[layer.dtype].fused
             for layer in self.model.layers
         )
         return (

@@ -1,49 +1,41 @@
-"""The number formats of a case: item sizes, unit roundoffs, smallest and largest numbers."""
+"""The number formats of a case, as numpy and the bounds need them: columns of `dtypes.DTYPES`."""
+
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_invariants.cases.dtypes import DTYPES
+
 FloatArray = NDArray[np.float64]
 
 
-ITEM_SIZE = {
-    "float32": 4,
-    "float64": 8,
-    "bfloat16": 2,
-    "float16": 2,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
-}
+ITEM_SIZE = {name: row.bytes for name, row in DTYPES.items()}
+"""Bytes of an element of each dtype."""
 
 
-PARTS = {"complex64": "float32", "complex128": "float64"}
+PARTS = {name: row.part for name, row in DTYPES.items() if row.part}
 """The dtype of a complex number's real and imaginary part.
 
 Except for bytes and shapes, each part counts as a separate number.
 """
 
 
-ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_ROUNDING = {name: row for name, row in DTYPES.items() if row.roundoff}
+
+
+ROUNDOFF = {name: row.roundoff for name, row in _ROUNDING.items()}
 """The unit roundoff u of each dtype that gradients may have; a complex dtype uses its parts'."""
 
 
-SMALLEST_NORMAL = {
-    "float64": 2.0**-1022,
-    "float32": 2.0**-126,
-    "float16": 2.0**-14,
-    "bfloat16": 2.0**-126,
-}
+SMALLEST = {name: row.smallest for name, row in _ROUNDING.items()}
+"""The smallest number of each dtype that arithmetic surely keeps."""
 
 
-LARGEST = {
-    "float64": float(np.finfo(np.float64).max),
-    "float32": float(np.finfo(np.float32).max),
-    "float16": 65504.0,
-    "bfloat16": float((2 - 2.0**-7) * 2.0**127),
-}
+LARGEST = {name: row.largest for name, row in _ROUNDING.items()}
+"""The largest number of each dtype."""
+
+
+def coarsest(dtypes: Iterable[str]) -> float:
+    """Return the largest unit roundoff of some dtypes, and at least that of float32."""
+    return max(ROUNDOFF.get(dtype, 0.0) for dtype in ("float32", *dtypes))

@@ -47,7 +47,7 @@ class Kind:
         trains: True if it has parameters with elements.
         product: True if it is a product, which autocast lowers.
         complex: True if its parameters may be complex.
-        bfloat16: True if its parameters may be of bfloat16. Of norms and attention in that dtype
+        low: True if its parameters may be of low precision. Of norms and attention in such a dtype
             no result could be judged.
         twice: True if a forward may call it a second time.
         sparse: True if its gradient may be sparse.
@@ -67,7 +67,7 @@ class Kind:
     trains: bool = True
     product: bool = False
     complex: bool = False
-    bfloat16: bool = True
+    low: bool = True
     twice: bool = False
     sparse: bool = False
     first: bool = False
@@ -119,14 +119,14 @@ KINDS: dict[LayerKind, Kind] = {
     ),
     "norm": Kind(
         parameters=lambda _layer, width: dict.fromkeys(("gain", "shift"), (width,)),
-        bfloat16=False,
+        low=False,
     ),
     "attention": Kind(
         parameters=lambda _layer, width: dict.fromkeys(
             ("query", "key", "value"), (width // 2, width // 2)
         ),
         divisor=2,
-        bfloat16=False,
+        low=False,
     ),
     "batch_norm": Kind(
         parameters=lambda _layer, width: dict.fromkeys(("weight", "bias"), (width // 4,)),
@@ -136,7 +136,7 @@ KINDS: dict[LayerKind, Kind] = {
         },
         buffer_dtypes={"num_batches_tracked": "int64"},
         divisor=4,
-        bfloat16=False,
+        low=False,
         norms_batches=True,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),

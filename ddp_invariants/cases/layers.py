@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from ddp_invariants.cases.dtypes import DTYPES, Dtype
 from ddp_invariants.cases.fields import Strict, between, one_of, require
 from ddp_invariants.cases.kinds import KINDS, ROWS, Kind, LayerKind
 
@@ -15,14 +16,12 @@ __all__ = [
     "PASSING",
     "ROWS",
     "Checkpoint",
-    "Dtype",
     "Layer",
     "LayerKind",
     "Layout",
     "Model",
 ]
 
-Dtype = Literal["float32", "float64", "bfloat16", "complex64"]
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
@@ -117,11 +116,11 @@ class Layer(Strict):
             "'contiguous' or 'channels_last' for a convolution",
         )
         require(
-            self.of_kind.bfloat16 or self.dtype != "bfloat16",
+            self.of_kind.low or not DTYPES[self.dtype].low,
             "dtype",
             self.dtype,
             f"'float32' or 'float64' for {self.kind}: "
-            "nothing of what bfloat16 leaves of it could be judged",
+            f"nothing of what {self.dtype} leaves of it could be judged",
         )
         require(
             not self.complex or self.of_kind.complex,
@@ -144,15 +143,15 @@ class Layer(Strict):
     @property
     def complex(self) -> bool:
         """True if the layer's parameters are complex."""
-        return self.dtype == "complex64"
+        return bool(DTYPES[self.dtype].part)
 
     @property
     def lowered(self) -> Dtype:
         """The dtype the layer computes in under autocast to bfloat16.
 
-        Autocast casts the float32 operands of products.
+        Autocast casts the operands of products, unless they are float64.
         """
-        return "bfloat16" if self.of_kind.product and self.dtype == "float32" else self.dtype
+        return "bfloat16" if self.of_kind.product and DTYPES[self.dtype].lowered else self.dtype
 
     @property
     def buffers(self) -> tuple[str, ...]:

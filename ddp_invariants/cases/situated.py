@@ -1,4 +1,4 @@
-"""What a case says by its situations, each under a name of its own.
+"""The fields of a case's situations, each under a name of its own.
 
 Standard library only: the rank side imports this module under any interpreter.
 """

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import INTERRUPTED, USAGE
 
 _COMMANDS = {
@@ -75,16 +76,17 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    epilog="Exit status: 0 certified (other commands: success), 1 violated, 2 inconclusive, "
-    """64 usage
-             error (an option, a name or a file), 130 interrupted.
+    epilog=exit_statuses("certified, or success", "violated", "inconclusive")
+    + """
 
-             Completion, in bash (likewise in zsh and fish):
+    `ddp-invariants COMMAND --help` prints the options and exit statuses of one command.
 
-             \b
-             eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"
-             """,
+    Completion of commands and options in bash (likewise in zsh and fish):
+
+    \b
+    eval "$(_DDP_INVARIANTS_COMPLETE=bash_source ddp-invariants)"
+    """,
 )
 @click.version_option(package_name="ddp-invariants")
 def main() -> None:
-    """Find out whether data-parallel training is correct."""
+    """Test whether data-parallel training is correct: your DDP wrapper, sampler or optimizer."""

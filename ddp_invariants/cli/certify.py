@@ -10,7 +10,9 @@ import click
 from click.core import ParameterSource
 
 from ddp_invariants.cli.output import print_json, text_aside, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
+from ddp_invariants.implementation.spec import defaulting
 
 if TYPE_CHECKING:
     from ddp_invariants.report.outcome import SessionResult
@@ -81,30 +83,42 @@ class _Certify(click.Command):
         return super().parse_args(ctx, own)
 
 
-@click.command(cls=_Certify, short_help="Judge implementations by all properties.")
+@click.command(
+    cls=_Certify,
+    short_help="Test implementations, and report every rule that is violated.",
+    epilog=exit_statuses("certified", "violated", "inconclusive"),
+)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option(
     "-n",
     "--workers",
     default="auto",
-    show_default=True,
     metavar="N",
-    help="number of worker processes; 0: judge in this process",
+    help=defaulting(
+        "number of processes that draw and judge cases side by side, each with its own ranks; 0: this "
+        "process alone",
+        "auto: one per core",
+    ),
 )
 @click.option(
     "-k",
     "--only",
     metavar="EXPRESSION",
-    help="judge only properties whose names match, as in pytest: -k 'grad2 or live'",
+    help=defaulting(
+        "run only the properties whose names match, as in pytest: -k 'grad2 or live'",
+        "all properties",
+    ),
 )
 @click.option(
     "-v",
     "--verbose",
     count=True,
-    help="show how the implementation is driven, and the name of each property",
+    help="print how the implementation is called, and the name of each property; -vv prints more",
 )
-@click.option("-x", "--exitfirst", is_flag=True, help="end with the first violation")
-@click.option("--junitxml", metavar="FILE", help="write a JUnit report")
+@click.option("-x", "--exitfirst", is_flag=True, help="end after the first violation")
+@click.option(
+    "--junitxml", metavar="FILE", help=defaulting("write a JUnit report (XML)", "none is written")
+)
 @with_json
 @click.pass_context
 def certify(
@@ -120,16 +134,18 @@ def certify(
     as_json: bool,
     **_: Any,
 ) -> None:
-    """Judge implementations by all properties, from any folder.
+    """Test implementations, and report every rule that is violated.
 
-    A NAME is a DDP as --ddp takes it, or sampler:NAME. Without a NAME, --ddp and --sampler name the
-    implementation. Several NAMEs are judged one after another, each with the options given, and
-    compared. Violations are stored in .ddp-invariants/ of this folder. pytest settings found here
-    are not used; pytest's own options stand behind "--". Under torchrun or srun the job's processes
-    are the ranks.
+    The command runs all properties. A property draws random cases, which are small training runs on
+    real processes, and judges them by one rule. It works in any folder.
 
-    Exit status: 0 certified, 1 violated, 2 inconclusive, 64 nothing was judged because of a usage
-    error, 130 interrupted.
+    NAME is a DDP wrapper as --ddp takes it, or sampler:NAME for a sampler. Without a NAME, --ddp and
+    --sampler name the implementation; without these, the command tests the reference. Several NAMEs
+    are tested one after another, each with the same options, and compared.
+
+    The command stores violations in .ddp-invariants/ of the current folder. It ignores pytest settings
+    found there. Everything after "--" is passed to pytest. Under torchrun or srun the processes of
+    the job are the ranks.
     """
     # Imported here: they import pytest and Hypothesis.
     from ddp_invariants.processes import job

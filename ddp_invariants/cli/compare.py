@@ -12,12 +12,14 @@ import click
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.options import naming
 from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
-from ddp_invariants.implementation.spec import Ddp, Sampler, named
+from ddp_invariants.implementation.spec import Ddp, Sampler, defaulting, named
 from ddp_invariants.implementation.spec import options as naming_options
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.report import machine, upgrade
+from ddp_invariants.session import option_texts
 
 if TYPE_CHECKING:
     from ddp_invariants.upgrades.accepted import Accepted
@@ -28,12 +30,16 @@ if TYPE_CHECKING:
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide which cases are drawn for a gate."""
     for name, kind, default, description in (
-        ("--max-world-size", click.IntRange(1, LARGEST_WORLD_SIZE), 4, "largest world size drawn"),
-        ("--seed", int, 0, "seed of the search"),
+        ("--max-world-size", click.IntRange(1, LARGEST_WORLD_SIZE), 4, option_texts.MAX_WORLD_SIZE),
+        ("--seed", int, 0, option_texts.SEED),
         ("--cases", click.IntRange(1), 300, "number of cases to draw"),
     ):
         command = click.option(
-            name, type=kind, default=default, show_default=True, help=description
+            name,
+            type=kind,
+            default=default,
+            metavar="W" if name == "--max-world-size" else "N",
+            help=defaulting(description, default),
         )(command)
     return command
 
@@ -127,21 +133,35 @@ class _Comparison:
         return there, here, outcome
 
 
-@click.command(short_help="Compare two interpreters: the gate of an upgrade.")
-@click.option("--old", default="", metavar="PYTHON", help="the interpreter that is in use")
+@click.command(
+    short_help="Compare training under two Python environments, before an upgrade.",
+    epilog=exit_statuses(
+        "nothing changed beyond allowed rounding errors",
+        "a change that --accept does not list",
+        "inconclusive",
+    ),
+)
+@click.option(
+    "--old",
+    default="",
+    metavar="PYTHON",
+    help="path of the Python interpreter that is in use; this or --baseline is needed",
+)
 @click.option(
     "--baseline",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
-    help="a file from record, in place of the old interpreter",
+    help="file that the command record wrote; it stands for the old interpreter",
 )
 @click.option(
     "--new",
     default=sys.executable,
     metavar="PYTHON",
-    show_default="this one",
-    help="the interpreter to change to; it needs only torch and numpy",
+    help=defaulting(
+        "path of the Python interpreter to change to; it needs only torch and numpy",
+        "the one that runs this command",
+    ),
 )
 @naming
 @_gating
@@ -150,14 +170,20 @@ class _Comparison:
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
     metavar="FILE",
-    help="file of accepted changes",
+    help=defaulting(
+        "TOML file of changes that you accept; see docs/upgrade.md", "every change counts"
+    ),
 )
 @click.option(
     "--scripts",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     metavar="FOLDER",
-    help="write each difference as a script of plain torch that prints its interpreter's answer",
+    help=defaulting(
+        "folder for scripts of plain torch, one per difference; a script prints the result of the "
+        "interpreter that runs it",
+        "none is written",
+    ),
 )
 @with_json
 @click.pass_context
@@ -176,13 +202,10 @@ def compare(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run the same cases under two interpreters, and shrink every sort of difference.
+    """Compare training under two Python environments, before an upgrade of torch or of your code.
 
-    Each sort of difference is reported with its smallest case. With --baseline the cases are those
-    in the file, and the smallest case among them is reported.
-
-    Exit status 0 if nothing changed except roundings within their bounds, 1 if there is a change
-    that is not accepted, 2 if the comparison is inconclusive.
+    The command runs the same cases under both interpreters, and reports each kind of difference once,
+    with the smallest case that shows it. With --baseline the cases are those in the file.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
@@ -214,20 +237,22 @@ def compare(
     context.exit(outcome.status)
 
 
-@click.command(short_help="Record the results of an interpreter, for compare --baseline.")
+@click.command(
+    short_help="Record results under this environment, for compare --baseline.",
+    epilog=exit_statuses("the file is written", "", "inconclusive: the suite itself failed"),
+)
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     required=True,
     metavar="FILE",
-    help="the file to write; its format is always gzip",
+    help="file to write, in gzip format whatever its name",
 )
 @click.option(
     "--python",
     default=sys.executable,
     metavar="PYTHON",
-    show_default="this one",
-    help="the interpreter to record",
+    help=defaulting("path of the Python interpreter to record", "the one that runs this command"),
 )
 @naming
 @_gating
@@ -245,7 +270,11 @@ def record(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Record everything an interpreter's ranks see in a set of cases, in one file."""
+    """Record the results of training under one Python interpreter, for compare --baseline.
+
+    The file holds all tensors, losses and errors of a set of drawn cases. It stands for this
+    environment after an upgrade, when the environment itself is gone.
+    """
     # Imported here, as above.
     from ddp_invariants.upgrades import gate, recorded
     from ddp_invariants.upgrades.baseline import write

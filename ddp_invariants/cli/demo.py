@@ -3,6 +3,7 @@
 import click
 
 from ddp_invariants.cli.output import for_people, print_json, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, VIOLATED, unusable
 
 _RULES = ("SHARD-3", "GRAD-2", "PARAM-1")
@@ -15,7 +16,7 @@ _FIRST = (
     f"1. The reference, by {', '.join(_RULES)}:\n"
 )
 _SECOND = (
-    "\nIt is certified: every rule holds in each of these cases, and met the situations "
+    "\nIt is certified: every rule holds in each of these cases, and met the conditions "
     "that it needs.\n\n"
     f"2. A wrapper that never divides by the number of ranks ({_FAULTY}):\n"
 )
@@ -28,14 +29,20 @@ _LAST = (
 )
 
 
-@click.command(short_help="See a right and a wrong implementation judged, in seconds.")
+@click.command(
+    short_help="Judge one right and one wrong wrapper, in seconds.",
+    epilog=exit_statuses(
+        "the right wrapper is certified, and the wrong one violates a rule, as expected",
+        "otherwise",
+        "inconclusive: the suite itself failed",
+    ),
+)
 @with_json
 @click.pass_context
 def demo(context: click.Context, /, *, as_json: bool) -> None:
     """Judge the reference, which is correct, and a wrapper that sums gradients but never divides.
 
-    Both are judged by a few rules. Exit status 0 if the first is certified and the second is not,
-    as it must be.
+    The command uses only a few rules, and shows both kinds of result.
     """
     from ddp_invariants.processes.hosts import HASH_SEEDS, Hosts
 

@@ -9,34 +9,45 @@ from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cli.options import naming, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.discovery import probe
-from ddp_invariants.implementation.spec import named
+from ddp_invariants.implementation.spec import defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
+from ddp_invariants.session import option_texts
 
 
-@click.command(short_help="Probe the capabilities of an implementation.")
+@click.command(
+    short_help="List what an implementation can do, and what it gets wrong.",
+    epilog=exit_statuses(
+        "the capabilities are listed", "", "inconclusive: the suite itself failed"
+    ),
+)
 @naming
 @placing
 @click.option(
     "--max-world-size",
     type=click.IntRange(1, LARGEST_WORLD_SIZE),
     default=4,
-    show_default=True,
-    help="largest number of ranks of a probe",
+    metavar="W",
+    help=defaulting(option_texts.MAX_WORLD_SIZE, 4),
 )
 @click.option(
     "--deviations",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="file of expected deviations, in addition to the shipped ones",
+    help=option_texts.DEVIATIONS,
 )
 @click.option(
     "--pin",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="write the declarations found to this TOML file, for --declare",
+    metavar="FILE",
+    help=defaulting(
+        "write the result as declarations to this TOML file, for certify --declare",
+        "none is written",
+    ),
 )
 @with_json
 @click.pass_context
@@ -52,9 +63,11 @@ def discover(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Probe an implementation: each capability is right, refused, silently wrong or not offered.
+    """List what an implementation can do, and what it gets wrong.
 
-    Under torchrun or srun the job's processes are the ranks.
+    The command runs one small case for each capability, such as gradient accumulation or sparse
+    gradients. A capability is right, refused (it raises), silently wrong or not offered. Under torchrun
+    or srun the processes of the job are the ranks.
     """
     with joined(context):
         ddp, sampler = named(options)

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 import click
 
 from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 
 if TYPE_CHECKING:
     from ddp_invariants.session.doctor import Check
 
 
-@click.command(short_help="Find out whether this machine can judge, and what to do if not.")
+@click.command(
+    short_help="Check whether this machine can run the suite, with advice if not.",
+    epilog=exit_statuses(
+        "this machine can run the suite (warnings say why it is slow)", "a problem prevents that"
+    ),
+)
 @with_json
 @click.pass_context
 def doctor(context: click.Context, /, *, as_json: bool) -> None:
-    """Check Python, torch, backends, GPUs, fork, loopback, limits and memory, and train two ranks.
+    """Check whether this machine can run the suite, with advice if not.
 
-    Exit status 0 if this machine can judge (warnings say why it is slow), 1 if a problem prevents
-    that.
+    The command looks at Python, torch, backends, GPUs, fork, loopback, limits and memory, and trains
+    two ranks.
     """
     # Imported here: they import numpy, which the help does not need.
     from ddp_invariants.session.doctor import diagnose

@@ -8,7 +8,9 @@ import click
 from ddp_invariants.cli.options import placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
+from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, wanted
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
@@ -19,33 +21,43 @@ if TYPE_CHECKING:
     from ddp_invariants.proof.measure import FaultSearch
 
 
-@click.command(short_help="Measure the judge on planted faults and controls.")
+@click.command(
+    short_help="Test this suite itself on wrong and right implementations.",
+    epilog=exit_statuses(
+        "every fault was caught, with no wrong cause, and no control accused",
+        "otherwise",
+        "nothing was run",
+    ),
+)
 @click.option(
     "--only",
     metavar="NAME",
     multiple=True,
-    help="a fault, a control, a module of faults, or a rule; repeatable",
+    help=defaulting(
+        "name of a fault, a control, a module of faults, or the rule that a fault violates; repeatable",
+        "all faults and controls",
+    ),
 )
 @click.option(
     "--seeds",
     type=click.IntRange(1),
     default=1,
-    show_default=True,
-    help="number of searches for each fault",
+    metavar="N",
+    help=defaulting("number of searches for each fault, each with another seed", 1),
 )
 @click.option(
     "--control-cases",
     type=click.IntRange(0),
     default=2000,
-    show_default=True,
-    help="number of cases for all controls together",
+    metavar="N",
+    help=defaulting("number of cases for all controls together", 2000),
 )
 @click.option(
     "--workers",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
-    show_default="one per core",
-    help="number of processes that search",
+    metavar="N",
+    help=defaulting("number of processes that search side by side", "one per core"),
 )
 @placing
 @with_json
@@ -62,14 +74,11 @@ def faults(
     device: DeviceName | None,
     as_json: bool,
 ) -> None:
-    """Measure the judge on planted faults, which it must find, and on correct controls.
+    """Test this suite itself on wrong and right implementations that come with it.
 
-    No control may fail. Every planted fault is searched
-    for by all rules at once. A fault that exists only on a device is searched for if --backend puts
-    the tensors there, and is otherwise named as not run.
-
-    Exit status 0 if all faults are caught, none with a wrong cause, and no control fails; else
-    1; 2 if nothing was run. An interrupt prints the results so far.
+    The wrong ones are planted faults, which the suite must catch. The right ones are controls, which
+    it must never accuse. All rules search for each fault at once. Some faults exist only on a GPU;
+    without a GPU --backend they are listed as not run. An interrupt prints the results so far.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError

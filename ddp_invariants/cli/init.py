@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ddp_invariants.cli.output import for_people, print_json, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import USAGE
 
 _ADAPTER = "ddp_invariants_adapter.py"
@@ -12,7 +13,10 @@ _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "jo
 """The template of each written file."""
 
 
-@click.command(short_help="Write an adapter to start from, and a CI job.")
+@click.command(
+    short_help="Write an adapter to start from, and a CI job.",
+    epilog=exit_statuses("a file is written"),
+)
 @click.argument(
     "folder",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -22,10 +26,11 @@ _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "jo
 @with_json
 @click.pass_context
 def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
-    """Write an adapter to start from and a GitHub CI job into a repository (or this folder).
+    """Write an adapter to start from, and a GitHub CI job, into FOLDER (default: this folder).
 
-    The adapter certifies as it is, and the job certifies the adapter. Existing files are left as
-    they are. Exit status 64 if nothing could be written.
+    An adapter is a plain class that calls your DDP wrapper for the suite. The written one passes
+    `certify` unchanged, and the job runs `certify` on it. Existing files are left as
+    they are; if both exist, that is a usage error.
     """
     # Imported here: the other commands do not need them.
     from jinja2 import Environment, PackageLoader, StrictUndefined

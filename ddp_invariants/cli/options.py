@@ -1,24 +1,36 @@
-"""The options that name the implementation under test, its backend and its device."""
+"""The options that several commands share, such as those that name the implementation under test."""
 
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from ddp_invariants.implementation.spec import OPTIONS
+from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes.backends import BACKENDS, DEVICES
+from ddp_invariants.session import option_texts
 
 
 def naming(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that name the implementation under test."""
-    for name, option in reversed(OPTIONS.items()):
-        default: Any = () if option.repeatable else option.default
+    return _naming(command, [option.text for option in OPTIONS.values()])
+
+
+def renaming(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the same options, which change an implementation that a file names."""
+    return _naming(
+        command,
+        [defaulting(option.help, "as stored in the file") for option in OPTIONS.values()],
+    )
+
+
+def _naming(command: Callable[..., Any], texts: list[str]) -> Callable[..., Any]:
+    """Give a command the options, with these help texts."""
+    for (name, option), text in reversed([*zip(OPTIONS.items(), texts, strict=True)]):
         command = click.option(
             name,
             metavar=option.placeholder,
-            help=option.help,
-            default=default,
-            show_default=bool(default),
+            help=text,
+            default=() if option.repeatable else option.default,
             multiple=option.repeatable,
         )(command)
     return command
@@ -29,13 +41,12 @@ def placing(command: Callable[..., Any]) -> Callable[..., Any]:
     device = click.option(
         "--device",
         type=click.Choice(DEVICES),
-        help="device of the tensors (default: the one that the backend needs)",
+        help=option_texts.DEVICE,
     )
     backend = click.option(
         "--backend",
         type=click.Choice(BACKENDS),
         default="auto",
-        show_default=True,
-        help="the backend over which ranks communicate",
+        help=option_texts.BACKEND,
     )
     return backend(device(command))

@@ -18,7 +18,7 @@ def with_json(command: Callable[..., Any]) -> Callable[..., Any]:
 
     With it the command prints only JSON on stdout. Errors still go to stderr.
     """
-    description = "print JSON (docs/json.md lists its keys)"
+    description = "print JSON instead of text; docs/json.md lists its keys"
     return click.option("--json", "as_json", is_flag=True, help=description)(command)
 
 

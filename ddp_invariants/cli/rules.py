@@ -6,6 +6,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import USAGE, UnknownRuleError
 
 
@@ -23,15 +24,17 @@ def _ids(
     ]
 
 
-@click.command(short_help="List the rules, or explain one.")
+@click.command(
+    short_help="List the rules, or explain one.", epilog=exit_statuses("the rules are listed")
+)
 @click.argument("rule", metavar="[ID]", required=False, shell_complete=_ids)
 @with_json
 @click.pass_context
 def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
     """List the rules, or explain one.
 
-    With an ID, print the rule's source, how it is judged, what it needs, and which planted faults
-    it catches.
+    With an ID such as GRAD-2, print the rule's source, the way it is judged, the situations it needs,
+    and the planted faults it catches.
     """
     # Imported here: it reads the catalogue of faults.
     from ddp_invariants.invariants import ALL_RULES

@@ -5,24 +5,28 @@ from pathlib import Path
 import click
 
 from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import CertificateError
 from ddp_invariants.report import machine
 from ddp_invariants.report.certificate.text import headline, verification
 from ddp_invariants.report.certificate.verifying import read, status
 
 
-@click.command(short_help="Recheck a certificate.")
+@click.command(
+    short_help="Check a certificate for changes and contradictions.",
+    epilog=exit_statuses(
+        "whole and certified", "whole and violated", "inconclusive, partial or refused"
+    ),
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @with_json
 @click.pass_context
 def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
-    """Recheck a certificate, JSON or page.
+    """Check a certificate for changes and contradictions.
 
-    Its form, its digest and its arithmetic are checked, and that nothing planned is missing.
-
-    Exit status 0 if it is whole and certifies, 1 if it is whole and reports a violation, 2 if it is
-    inconclusive, partial, or refused. A digest is no signature: it shows that the file was changed,
-    not who wrote it.
+    FILE is a certificate's JSON or its page. The command checks its form, its digest and its numbers,
+    and that no planned property is missing. It refuses a file that was changed. A digest is no
+    signature: it does not prove who wrote the file.
     """
     try:
         certificate = read(file)

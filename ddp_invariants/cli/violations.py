@@ -9,11 +9,12 @@ import click
 from click.core import ParameterSource
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cli.options import naming, placing
+from ddp_invariants.cli.options import placing, renaming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
+from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, ExportError, unusable
-from ddp_invariants.implementation.spec import OPTIONS, Ddp, Sampler, named
+from ddp_invariants.implementation.spec import OPTIONS, Ddp, Sampler, defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
@@ -22,16 +23,19 @@ from ddp_invariants.records import violation as records
 from ddp_invariants.report import machine, terminal
 
 
-@click.command(short_help="Run a stored violation again.")
+@click.command(
+    short_help="Run a stored violation again.",
+    epilog=exit_statuses("FIXED", "STILL VIOLATED", "INCONCLUSIVE"),
+)
 @click.argument("violation", metavar="ID")
-@naming
+@renaming
 @placing
 @click.option(
     "--rules",
     "own",
     multiple=True,
     metavar="FILE",
-    help="a Python file that adds your own rules; repeatable",
+    help=defaulting("Python file that adds your own rules; repeatable", "only the shipped rules"),
 )
 @with_json
 @click.pass_context
@@ -46,11 +50,12 @@ def replay(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run a stored violation again: FIXED (exit status 0), STILL VIOLATED (1) or INCONCLUSIVE (2).
+    """Run a stored violation again, and report FIXED, STILL VIOLATED or INCONCLUSIVE.
 
     ID is the violation's name in a report (.ddp-invariants/ID.json), or the path of a file with a
-    violation or a bare case. It runs on the implementation that was under test then, unless the
-    options name another. Under torchrun or srun the job's processes are the ranks.
+    violation or a bare case. The file of a violation also names the implementation; an option replaces
+    that part. A bare case runs on the reference, unless an option names another implementation. Under
+    torchrun or srun the processes of the job are the ranks.
     """
     # Imported here: it imports Hypothesis, which the other commands do not need.
     from ddp_invariants.invariants import ALL_RULES
@@ -179,17 +184,22 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
     return replace(stored, **changes)
 
 
-@click.command(short_help="Write a stored violation as a script of plain torch.")
+@click.command(
+    short_help="Print a stored violation as a script of plain torch.",
+    epilog=exit_statuses(
+        "the script is printed", "", "no script is printed: it would not show the violation"
+    ),
+)
 @click.argument("violation", metavar="ID")
 @click.option("--unchecked", is_flag=True, help="print the script without running it first")
 @with_json
 @click.pass_context
 def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
-    """Write a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
+    """Print a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
 
-    The script needs neither this package nor pytest. It is run once before it is printed, and is
-    not printed if it does not show the violation. It loads the implementation that the file names,
-    as --ddp does.
+    ID is the violation's name in a report (.ddp-invariants/ID.json), or the path of its file. The
+    script needs neither this package nor pytest; it imports the implementation that the file names.
+    The command first runs the script once, and prints it only if it shows the violation.
     """
     # Imported here: the other commands do not need it.
     from ddp_invariants.export import running

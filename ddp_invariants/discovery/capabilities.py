@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.cases.shrink import without_layer
@@ -34,25 +35,41 @@ def _layers(
     holds: Callable[[Layer], bool],
     change: Callable[[Layer], Layer],
     probe: Iterable[Layer],
-    *situations: str,
+    *conditions: str,
 ) -> Capability:
     """Return a capability that a single layer shows."""
     return Capability(
         lambda case: any(holds(layer) for layer in case.model.layers),
         lambda case: _changed(case, change),
         replace(BASE, model=Model(4, (*FOUR, *probe))),
-        frozenset(situations),
+        frozenset(conditions),
     )
 
 
-def _kind(kind: str, *situations: str) -> Capability:
+def _kind(kind: str, *conditions: str) -> Capability:
     """Return the capability to train a kind of layer."""
     layers = (*FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
     return Capability(
         lambda case: any(layer.kind == kind for layer in case.model.layers),
         lambda case: _dropped(case, kind),
         replace(BASE, model=Model(4, layers)),
-        frozenset(situations),
+        frozenset(conditions),
+    )
+
+
+def _low(dtype: Dtype) -> Capability:
+    """Return the capability to train layers of a dtype of low precision beside others."""
+    # An implementation that takes the first such dtype meets these situations without the others.
+    met = (
+        ("a gradient of low precision", "gradients of several dtypes")
+        if dtype == LOW_PRECISION[0]
+        else ()
+    )
+    return _layers(
+        lambda layer: layer.dtype == dtype,
+        lambda layer: replace(layer, dtype="float32") if layer.dtype == dtype else layer,
+        (Layer("linear", 2, dtype=dtype),),
+        *met,
     )
 
 
@@ -60,19 +77,19 @@ def _optimizer(
     holds: Callable[[Optimizer], bool],
     change: Callable[[Optimizer], Optimizer],
     probe: Optimizer,
-    *situations: str,
+    *conditions: str,
 ) -> Capability:
     """Return a capability that the optimizer shows."""
     return Capability(
         lambda case: holds(case.optimizer),
         lambda case: replace(case, optimizer=change(case.optimizer)),
         replace(BASE, optimizer=probe),
-        frozenset(situations),
+        frozenset(conditions),
     )
 
 
 def _field(
-    name: str, plain: object, probe: TrainingCase, *situations: str, value: object = None
+    name: str, plain: object, probe: TrainingCase, *conditions: str, value: object = None
 ) -> Capability:
     """Return a capability that one field of the case shows.
 
@@ -85,7 +102,7 @@ def _field(
         ),
         lambda case: replace(case, **{name: plain}),  # type: ignore[arg-type]  # the case checks it
         probe,
-        frozenset(situations),
+        frozenset(conditions),
     )
 
 
@@ -124,7 +141,7 @@ _OWN: dict[str, Capability] = {
         None,
         replace(BASE, bucket_cap=1),
         "every parameter above the cap",
-        "cap between",
+        "cap between a parameter and the model",
         "cap above the model",
     ),
     "accumulation": Capability(
@@ -180,13 +197,7 @@ _OWN: dict[str, Capability] = {
         ),
         _changed(BASE, lambda layer: replace(layer, dtype="float64")),
     ),
-    "bfloat16": _layers(
-        lambda layer: layer.dtype == "bfloat16",
-        lambda layer: replace(layer, dtype="float32") if layer.dtype == "bfloat16" else layer,
-        (Layer("linear", 2, dtype="bfloat16"),),
-        "a gradient of low precision",
-        "gradients of several dtypes",
-    ),
+    **{name: _low(name) for name in LOW_PRECISION},
     "complex": _layers(
         lambda layer: layer.complex,
         lambda layer: replace(layer, dtype="float32") if layer.complex else layer,
@@ -207,7 +218,7 @@ _OWN: dict[str, Capability] = {
     ),
     "convolution": _kind("convolution"),
     "norm": _kind("norm"),
-    "batch_norm": _kind("batch_norm", "a batch normed by itself"),
+    "batch_norm": _kind("batch_norm", "a batch normalised by itself"),
     "attention": _kind("attention"),
     "dropout": _kind("dropout"),
     "sgd": Capability(

@@ -17,6 +17,7 @@ from ddp_invariants.discovery.deviations import expected
 from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.discovery.simulation import why_not_simulated
 from ddp_invariants.errors import CaseError, LoadFailure
 from ddp_invariants.implementation.declarations import (
     Buckets,
@@ -119,6 +120,7 @@ def of_ddp(
         buckets,
         tuple((item.rule, str(item)) for item in known if item.rule),
         pool.backend,
+        why_not_simulated(pool, ddp, probes.scope),
     )
 
 

@@ -1,17 +1,17 @@
-"""What situations of rules require: a capability of the sampler, or a number of ranks."""
+"""Capabilities and numbers of ranks without which a rule's conditions cannot be met."""
 
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}),
     "drop_last": frozenset({"drop_last"}),
     "given_rank": frozenset(),
-    "uneven": frozenset({"N not divisible by W", "padding", "N < W", "last batch short"}),
+    "uneven": frozenset({"N not divisible by W", "padding", "N < W", "a short last batch"}),
     "short": frozenset({"N < W"}),
     "no_samples": frozenset(),
     "resume": frozenset(),
     "elastic": frozenset({"another world size"}),
     "workers": frozenset(),
 }
-"""Situations that rules about samplers can meet only with a capability."""
+"""The conditions of rules about samplers that only a sampler with a capability can meet."""
 
 
 _OF_TWO_RANKS = (
@@ -24,7 +24,7 @@ _OF_TWO_RANKS = (
     "gradients ready in another order on one rank",
     "unused on some ranks",
     "a rank without batches",
-    "batches moved buffers apart",
+    "batches changed buffers differently",
     "results withheld",
     "collectives delayed",
     "one bucket",
@@ -33,7 +33,7 @@ _OF_TWO_RANKS = (
     "a rank died",
     "fewer ranks saved",
     "more ranks saved",
-    "several ranks drew",
+    "several ranks drew random numbers",
     "a slow communication stream",
     "a slow computation stream",
 )
@@ -44,4 +44,4 @@ RANKS = {
     "three ranks": 3,
     "two ranks left at different steps": 3,
 }
-"""Situations that take more ranks than one, and how many."""
+"""The conditions that take more ranks than one, and how many."""

@@ -78,6 +78,7 @@ class Discovery:
         buckets: How it was seen to fill buckets (`Declarations.buckets`); empty if it fills none.
         deviating: Rules that it is expected to violate, and why.
         backend: The backend and the device of the tensors.
+        not_simulated: Why its cases cannot be simulated; empty if they can.
     """
 
     ddp: Mapping[str, Any]
@@ -88,6 +89,7 @@ class Discovery:
     buckets: Buckets = ""
     deviating: tuple[tuple[str, str], ...] = ()
     backend: Backend = ON_THE_CPU
+    not_simulated: str = ""
 
     @property
     def torch(self) -> str:
@@ -113,7 +115,13 @@ class Discovery:
         )
         declared = replace(self.declared, buckets=self.declared.buckets or self.buckets)
         return Scope(
-            max_world_size, without, declared, self.declared_sampler, self.deviating, self.backend
+            max_world_size,
+            without,
+            declared,
+            self.declared_sampler,
+            self.deviating,
+            self.backend,
+            not_simulated=self.not_simulated,
         )
 
     def claims_refused(self) -> list[str]:
@@ -192,6 +200,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         "buckets": discovery.buckets,
         "deviating": discovery.deviating,
         "backend": [discovery.backend.backend, discovery.backend.device],
+        "not_simulated": discovery.not_simulated,
     }
 
 
@@ -210,4 +219,5 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
         plain["buckets"],
         tuple((rule, why) for rule, why in plain["deviating"]),
         Backend(*plain["backend"]),
+        plain["not_simulated"],
     )

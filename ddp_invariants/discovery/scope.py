@@ -21,7 +21,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
-from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.scaler import Scaler
 
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
@@ -38,6 +38,7 @@ class Scope:
         deviating: The rules that the DDP is expected to violate, each with the reason.
         backend: The backend over which ranks communicate, and the device of their tensors.
         bounded: The reason why W is not larger.
+        not_simulated: The reason why no case is simulated; empty if cases may be.
     """
 
     max_world_size: int = 4
@@ -47,6 +48,7 @@ class Scope:
     deviating: tuple[tuple[str, str], ...] = ()
     backend: Backend = ON_THE_CPU
     bounded: str = "more ranks were not asked for"
+    not_simulated: str = ""
 
     def has(self, capability: str) -> bool:
         """Return whether cases may contain a capability."""
@@ -54,31 +56,31 @@ class Scope:
 
     @property
     def unclaimed(self) -> frozenset[str]:
-        """The situations that the implementation under test does not offer.
+        """The conditions that the implementation under test cannot meet.
 
         A rule is proved without them, too.
         """
         missing: set[str] = set()
         for name in self.without:
             missing |= (
-                TRAINING[name].situations if name in TRAINING else SAMPLING.get(name, frozenset())
+                TRAINING[name].conditions if name in TRAINING else SAMPLING.get(name, frozenset())
             )
         if not self.has("adamw") and not self.has("momentum"):
             missing.add("optimizer with state")
         if self.sampler.padding == "batch":
-            missing.add("last batch short")
+            missing.add("a short last batch")
         if not self.has("sgd"):
             missing |= {"momentum", "Nesterov momentum", "a sparse gradient"}
         return frozenset(missing)
 
     def beyond(self, rule: str) -> frozenset[str]:
-        """Return the situations that need more ranks than there are.
+        """Return the conditions that need more ranks than there are.
 
-        A rule that needs such a situation is judged without the situation, and is not proved.
+        A rule that needs such a condition is judged without the condition, and is not proved.
         """
         # A sampler's ranks are no processes, so their number has no limit.
         ranks = max(RANKS.values()) if invariant_of(rule) == "SHARD" else self.max_world_size
-        return frozenset(situation for situation, least in RANKS.items() if least > ranks)
+        return frozenset(condition for condition, least in RANKS.items() if least > ranks)
 
     def fit(self, case: TrainingCase) -> TrainingCase:
         """Return the case, changed so that the implementation can run it."""
@@ -98,7 +100,7 @@ class Scope:
             and any(layer.dtype == "bfloat16" for layer in case.model.layers)
         ):
             # Some versions of torch cannot unscale bfloat16 gradients on a device.
-            case = case.without(Scaling)
+            case = case.without(Scaler)
         return replace(
             case,
             init="equal" if self.declared.init == "seed" else case.init,
@@ -133,7 +135,7 @@ class Scope:
         )
 
     def excluded(self, rule: str) -> str:
-        """Return why a rule is not about the implementation under test; empty if it is."""
+        """Return why a rule does not apply to the implementation under test; empty if it does."""
         if rule in dict(self.deviating):
             return f"deviates as {dict(self.deviating)[rule]}"
         return ALL_RULES[rule].why_excluded(self) if rule in ALL_RULES else ""

@@ -12,10 +12,10 @@ import numpy as np
 
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.export.layers import built, sources
+from ddp_invariants.export.layers import layer_line, sources
 
 
-def called(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
+def call_text(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
     """Return a call as source text, with the arguments that the case needs."""
     wanted = {"": True, "cap": case.bucket_cap is not None, "group": case.outside > 0}
     given = [
@@ -79,7 +79,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
     building = [
-        built(case, index, layer, case.model.widths()[index])
+        layer_line(case, index, layer, case.model.widths()[index])
         for index, layer in enumerate(case.model.layers)
     ]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
@@ -145,7 +145,7 @@ class Calls:
             lines.append(
                 "wrapped = model"
                 if source["wrap"] is None
-                else f"wrapped = {called('load(UNDER_TEST)', 'model', source['wrap'], case)}"
+                else f"wrapped = {call_text('load(UNDER_TEST)', 'model', source['wrap'], case)}"
             )
         brings = bool(source["takes_optimizer"])
         if not source["module"] and (source["wrap"] is not None or "wrap" in methods):
@@ -164,7 +164,7 @@ class Calls:
             own = source["optimizer"]
             lines += [f"optimizer = {made}"] if own["needs"] else []
             loaded = f"load({own['target']!r})"
-            return [*lines, f"optimizer = {called(loaded, own['first'], own['rows'], case)}"]
+            return [*lines, f"optimizer = {call_text(loaded, own['first'], own['rows'], case)}"]
         return [
             *lines,
             (
@@ -279,7 +279,9 @@ class Calls:
             return ["adapter.after_backward(wrapped, optimizer)"]
         lines, after = self._by_name("after backward"), self.source["after"]
         if after is not None:
-            lines.append(called(f"load({after['target']!r})", "wrapped", after["rows"], self.case))
+            lines.append(
+                call_text(f"load({after['target']!r})", "wrapped", after["rows"], self.case)
+            )
         return lines
 
     def gradients(self) -> str:
@@ -327,7 +329,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         "optimizer_class": optimizers[case.optimizer.kind],
         "optimizer_arguments": case.optimizer.arguments,
         "initial": initial,
-        "built": building,
+        "layer_lines": building,
         "forward": forward,
         "kinds": {layer.kind for layer in case.model.layers},
         "layers": sources(case.model.layers),

@@ -13,7 +13,7 @@ from ddp_invariants.cases.formats import PARTS
 from ddp_invariants.cases.layers import Layer, LayerKind
 
 
-def built(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
+def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
     """Return the line that adds a layer to the model."""
 
     def tensor(name: str, dtype: str) -> str:

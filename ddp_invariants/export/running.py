@@ -16,10 +16,10 @@ CHECK_SECONDS = 90.0
 
 def not_shown(text: str, stored: StoredViolation) -> str:
     """Return why a script, run in a new process, does not show its violation; empty if it does."""
-    status, said = ran(text)
-    if status == 1 and any(sign in said for sign in _signs(stored)):
+    status, output = ran(text)
+    if status == 1 and any(sign in output for sign in _signs(stored)):
         return ""
-    return how_it_ended(status, said)
+    return how_it_ended(status, output)
 
 
 def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
@@ -50,18 +50,18 @@ def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
             start_new_session=True,
         ) as running:
             try:
-                said, _ = running.communicate(timeout=CHECK_SECONDS)
+                output, _ = running.communicate(timeout=CHECK_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(running.pid, signal.SIGKILL)
                 return None, ""
-    return running.returncode, said
+    return running.returncode, output
 
 
-def how_it_ended(status: int | None, said: str) -> str:
+def how_it_ended(status: int | None, output: str) -> str:
     """Return a sentence about the end of a script that did not show its violation."""
     if status is None:
         return f"it did not end within {CHECK_SECONDS:.0f} s"
-    last = said.strip().splitlines()[-1:] or ["nothing"]
+    last = output.strip().splitlines()[-1:] or ["nothing"]
     return f"it ended with status {status} and said {last[0][:200]!r}"
 
 

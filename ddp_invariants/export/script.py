@@ -125,7 +125,7 @@ def _of_training(pool: Pool, stored: StoredViolation, case: TrainingCase) -> dic
     reason = _too_much(rule, case, declared, source, stored)
     if reason:
         raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {reason}")
-    calls = called(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
+    calls = calls_of(pool, None if rule == ENDS else case, case, stored.ddp, declared, source)
     if isinstance(calls, str):
         raise ExportError(f"{rule} of {stored.under_test} cannot be exported: {calls}")
     checks = _checks(rule, left=case.zero_grad == "never")
@@ -184,14 +184,14 @@ def _too_much(
         and invariant_of(rule) == "GRAD",
         "the optimizer updates a copy of the parameters": bool(declared.main)
         and not shown.follows_main,
-        "some ranks do not use a layer, which a script shows of rules about gradients alone": bool(
+        "some ranks do not use a layer, and a script then shows rules about gradients only": bool(
             case.unused
         )
         and not shown.follows_unused,
         "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
         and not shown.follows_dropout,
-        "a loss is scaled, which a script shows of rules about what ranks skip, or have in "
-        "common": case.scaler is not None
+        "a loss is scaled, and a script then shows only rules about skipped steps, or about equal "
+        "values on all ranks": case.scaler is not None
         and (
             not shown.follows_scaler
             or stored.failure.fact.startswith(("with a loss scaler", "the loss scale"))
@@ -225,7 +225,7 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
     return next((reason for reason, applies in reasons.items() if applies), "")
 
 
-def called(
+def calls_of(
     pool: Pool,
     known: TrainingCase | None,
     case: TrainingCase,

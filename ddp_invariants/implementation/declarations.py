@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from ddp_invariants.cases.dtypes import LOW_PRECISION
 from ddp_invariants.errors import DeclarationError
 from ddp_invariants.situations import SITUATIONS
 
@@ -182,7 +183,7 @@ def _meant(got: object, among: Any) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-CAPABILITIES = {
+CAPABILITIES: dict[str, str] = {
     "bucket_cap": "a bucket capacity can be given",
     "subgroup": "a process group without rank 0 can be given",
     "no_sync": "gradients can be accumulated without communication",
@@ -211,7 +212,7 @@ CAPABILITIES = {
     "batch_norm": "a BatchNorm, in training by each rank's own batch",
     "attention": "a self-attention",
     "dropout": "layers that draw random numbers",
-    "bfloat16": "bfloat16 parameters beside others",
+    **{name: f"{name} parameters beside others" for name in LOW_PRECISION},
     "complex": "complex parameters beside others",
     "sgd": "torch.optim.SGD",
     "momentum": "SGD with momentum",

@@ -190,43 +190,101 @@ def _declared(given: Mapping[str, Any]) -> DeclarationFile:
 
 @dataclass(frozen=True)
 class Option:
-    """A command-line option: placeholder, help text, default, and whether it may be repeated."""
+    """A command-line option.
+
+    Attributes:
+        placeholder: Name of its value in the help.
+        help: Its meaning, without the default.
+        default: Its value if it is not given.
+        otherwise: What happens if it is not given, in words; empty if `default` says it.
+        repeatable: True if it may be given several times.
+    """
 
     placeholder: str
     help: str
     default: str = ""
+    otherwise: str = ""
     repeatable: bool = False
+
+    @property
+    def text(self) -> str:
+        """Its help text, with the default."""
+        return defaulting(self.help, self.otherwise or self.default)
+
+
+def defaulting(text: str, default: object) -> str:
+    """Return an option's help text with its default; every command and pytest word it like this."""
+    return f"{text} (default: {default})"
 
 
 OPTIONS: dict[str, Option] = {
     "--ddp": Option(
         "NAME",
-        "DDP under test: reference, torch, none, package.module:Name, path/to/file.py:Name, or "
-        "course:path/to/adapters.py#KIND",
+        "DDP wrapper under test: package.module:Name or path/to/file.py:Name; reference (this "
+        "package's DDP), torch (torch's DDP) or none (no wrapper); or "
+        "course:path/to/adapters.py#KIND for a course's module of adapter functions",
         "reference",
     ),
-    "--ddp-arg": Option("NAME=VALUE", "argument passed to the DDP; repeatable", repeatable=True),
+    "--ddp-arg": Option(
+        "NAME=VALUE",
+        "argument for the DDP's constructor; VALUE is a Python literal, a name such as "
+        "torch.float32, or text; repeatable",
+        otherwise="no further argument",
+        repeatable=True,
+    ),
     "--setup": Option(
         "CALL",
-        "call made first in every rank, such as pkg.mod:init(dp_size=WORLD); repeatable",
+        "function that every rank calls before it makes the DDP, such as "
+        "pkg.mod:init(dp_size=WORLD); WORLD and RANK stand for the rank's values; repeatable",
+        otherwise="no call",
         repeatable=True,
     ),
     "--start": Option(
         "METHOD",
-        "method of the DDP called before each step's batch (default: a usual name; none: no call)",
+        "method of the DDP to call before each step, such as zero_grad_buffer; none: no call",
+        otherwise="a method with a usual name, if the DDP has one",
     ),
     "--finish": Option(
-        "METHOD", "method of the DDP called after backward (default and none: as for --start)"
+        "METHOD",
+        "method of the DDP to call after backward, such as finish_gradient_synchronization; none: "
+        "no call",
+        otherwise="a method with a usual name, if the DDP has one",
     ),
-    "--after": Option("NAME", "free function called after backward"),
-    "--opt": Option("NAME", "optimizer class that shards or synchronises"),
-    "--opt-arg": Option("NAME=VALUE", "argument passed to --opt; repeatable", repeatable=True),
-    "--sampler": Option("NAME", "sampler under test, named like --ddp", "reference"),
+    "--after": Option(
+        "NAME",
+        "function to call with the wrapped model after backward, if a function and no method "
+        "exchanges the gradients; a NAME like that of --ddp",
+        otherwise="no call",
+    ),
+    "--opt": Option(
+        "NAME",
+        "optimizer class under test, if it shards its state or exchanges gradients: "
+        "package.module:Name or path/to/file.py:Name",
+        otherwise="each case's own torch optimizer",
+    ),
+    "--opt-arg": Option(
+        "NAME=VALUE",
+        "argument for the constructor of --opt, like --ddp-arg; repeatable",
+        otherwise="no further argument",
+        repeatable=True,
+    ),
+    "--sampler": Option(
+        "NAME",
+        "distributed sampler under test: package.module:Name, path/to/file.py:Name, reference "
+        "(this package's) or torch (torch's)",
+        "reference",
+    ),
     "--sampler-arg": Option(
-        "NAME=VALUE", "argument passed to the sampler; repeatable", repeatable=True
+        "NAME=VALUE",
+        "argument for the sampler's constructor, like --ddp-arg; repeatable",
+        otherwise="no further argument",
+        repeatable=True,
     ),
     "--declare": Option(
-        "FILE", "TOML file of declarations (default: FILE.NAME.toml beside the implementation)"
+        "FILE",
+        "TOML file that says how the implementation works and what it does not support; "
+        "see docs/adapter.md",
+        otherwise="file.Name.toml beside file.py, if it exists",
     ),
 }
 """The options that name the implementation under test."""

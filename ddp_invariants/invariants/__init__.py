@@ -97,7 +97,7 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
             `COMM-100`. A SHARD rule judges a sampler, and every other rule judges training. A COMM
             rule sees the collectives, too.
         requirement: The requirement, in one sentence.
-        needs: Situations without which the rule has proved nothing. The judge enters them in
+        needs: Conditions without which the rule has proved nothing. The judge enters them in
             `tally.met`.
 
     Raises:

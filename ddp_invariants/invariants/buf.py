@@ -16,17 +16,18 @@ from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
-_FROM_INSIDE = Script(beyond="what a forward starts from is seen from inside it")
+_FROM_INSIDE = Script(beyond="only code inside a forward sees the buffers that it starts from")
 
-MOVED = "batches moved buffers apart"
-EACH_MOVED = "a forward moved buffers"
-NORMED = "a batch normed by itself"
+MOVED = "batches changed buffers differently"
+EACH_MOVED = "a forward changed buffers"
+NORMED = "a batch normalised by itself"
 WRITTEN = "buffers written to between steps"
 
 
 @training.rule(
     "BUF-1",
-    "Every step's forward starts from equal buffers on all ranks, which their batches have moved apart.",
+    "Every step's forward starts from equal buffers on all ranks, although different batches "
+    "changed them.",
     needs=(TWO_RANKS, MOVED),
     source=_SOURCE,
     level="capability",
@@ -74,8 +75,9 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "BUF-2",
-    "A forward in training moves buffers as the unwrapped module's does: what the next one starts from "
-    "lies, element by element, between what the ranks' twins were left with, or what the program wrote since.",
+    "A forward in training changes buffers as the unwrapped module's forward does: the next "
+    "forward starts, element by element, from values between those that the ranks' twins hold, or "
+    "from values that the program wrote since.",
     needs=(EACH_MOVED, NORMED, WRITTEN),
     source=_SOURCE,
     level="capability",

@@ -1,5 +1,6 @@
 """COMM: the collectives that the ranks issue, apart from the values they deliver."""
 
+from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants.buckets import nbytes, reductions, wrongly_filled
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import UNBUCKETED, Exclusion, lacks
@@ -22,7 +23,7 @@ from ddp_invariants.records.verdict import Failure
 
 _SOURCE = (
     "the documentation of torch.distributed: collectives match across ranks, and results are "
-    "there after wait()"
+    "available after wait()"
 )
 
 WITHHELD = (
@@ -105,8 +106,8 @@ TIMING = "COMM-2"
 
 @training.rule(
     "COMM-2",
-    "No answer depends on luck: with results withheld until they are waited for, and with delays, the "
-    "evidence is bitwise the same.",
+    "No result depends on timing: with delays, and with results withheld until the program waits "
+    "for them, the evidence is bitwise the same.",
     needs=("results withheld", "collectives delayed"),
     source=_SOURCE,
     draws=Draws(perturbed=("withheld", "late", "delays")),
@@ -141,8 +142,8 @@ IN_FLIGHT = "COMM-3"
 
 @training.rule(
     "COMM-3",
-    "Nothing is still in flight when a step's gradients are to be ready, and no buffer is written while "
-    "its collective is in flight.",
+    "No collective is in flight when a step's gradients must be ready, and no buffer is written "
+    "while its collective is in flight.",
     needs=("results withheld",),
     source=_SOURCE,
     draws=Draws(perturbed=("withheld",)),
@@ -172,7 +173,7 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
             )
         tally.compared += calls
         # Collectives sent before the first step need not be ready at a step's end, so a run with
-        # only such collectives does not meet the situation.
+        # only such collectives does not meet the condition.
         if any(
             call.kind in WITHHELD
             for starts, ends in evidence.marks
@@ -194,15 +195,15 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
 
 @training.rule(
     "COMM-4",
-    "No bucket exceeds the capacity unless it holds one parameter, and a step takes as many reductions "
-    "as a greedy filling makes.",
+    "No bucket exceeds the capacity unless it holds one parameter, and a step has as many "
+    "reductions as greedy filling makes.",
     needs=("one bucket", "several buckets"),
     source=f"{LI}: gradient bucketing",
     level="capability",
     draws=Draws(world_sizes=FEW_RANKS, least_steps=2, capped=True),
     excluded=(
         Exclusion(
-            "fills no buckets to a capacity",
+            "does not fill buckets to a capacity",
             lambda claims: not claims.has("bucket_cap") or not claims.has("bucketing"),
         ),
         UNBUCKETED,
@@ -236,6 +237,11 @@ def buckets_are_filled_to_the_cap(view: EvidenceView, tally: Tally) -> Failure |
     return None
 
 
+def _delayed(plan: Perturbation) -> str:
+    """Return what a perturbation delays, as the reason not to judge a case."""
+    return "a stream is delayed" if plan.on_device else "collectives are delayed"
+
+
 @training.rule(
     "COMM-5",
     "With at least two buckets the first reduction starts before the last gradient is computed.",
@@ -257,10 +263,11 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
     Buckets of several dtypes interleave, and the first bucket may wait for the last gradient. The
     first step is left out, since the implementation may not have planned its buckets yet.
     """
+    plan = view.case.perturbation
     not_about(
         {
             "one rank": view.case.world_size == 1,
-            "collectives are delayed": view.case.perturbation.kind not in ("none", "withheld"),
+            _delayed(plan): plan.kind not in ("none", "withheld"),
             "some parameters are unused: their buckets are complete only when backward ends": bool(
                 view.case.unused
             ),
@@ -317,8 +324,8 @@ def _bytes_sent(call: Call, world_size: int) -> float:
 
 @training.rule(
     "COMM-6",
-    "Bytes sent per step and rank, in units of what a ring all-reduce of the gradients sends; observed, "
-    "never judged.",
+    "The bytes sent per step and rank, in units of the bytes that a ring all-reduce of the "
+    "gradients sends; observed, never judged.",
     needs=("more than one rank",),
     source=(
         "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of "

@@ -46,27 +46,28 @@ def lacks(reason: str, *capabilities: str) -> Exclusion:
 
 
 HIDDEN = Exclusion(
-    "gradients are hidden: PARAM-3 carries the proof",
+    "hides its gradients (see PARAM-3)",
     lambda claims: claims.declared.gradients == "hidden",
 )
 """Of rules that compare gradients."""
 OWNED = Exclusion(
-    "only its owner holds a gradient", lambda claims: claims.declared.gradients == "owner"
+    "leaves each gradient to one rank, its owner",
+    lambda claims: claims.declared.gradients == "owner",
 )
 """Of rules that compare every rank's gradients."""
 LOSSY = Exclusion("declares exactness = lossy", lambda claims: claims.declared.exactness == "lossy")
 """Of rules that compare values with expected ones."""
 BY_ITSELF = Exclusion(
-    "it computes forward, backward and loss by itself",
+    "computes forward, backward and loss by itself",
     lambda claims: claims.declared.stack is not None,
 )
 """Of rules that compare with a training step of the suite's own."""
 SEEDED = Exclusion(
-    "declares init = seed: it never synchronises anything (INIT-4)",
+    "declares init = seed, so it broadcasts nothing (see INIT-4)",
     lambda claims: claims.declared.init == "seed",
 )
 """Of rules about the broadcast at the start."""
 NO_BUFFERS = lacks("takes no buffers", "buffers")
 """Of rules about buffers."""
-UNBUCKETED = Exclusion("gradients are hidden", lambda claims: claims.declared.gradients == "hidden")
+UNBUCKETED = Exclusion("hides its gradients", lambda claims: claims.declared.gradients == "hidden")
 """Of rules about the buckets that gradients travel in."""

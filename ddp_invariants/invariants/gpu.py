@@ -15,16 +15,16 @@ SLOWED = {
 
 @training.rule(
     "GPU-1",
-    "Results do not change when the communication stream is slowed, nor when the stream is on which "
-    "gradients are computed: to the last bit.",
+    "Results are bitwise the same if the communication stream is slowed, or the stream that "
+    "computes the gradients.",
     needs=tuple(SLOWED.values()),
-    source="the notes on CUDA semantics in torch's documentation: what streams "
-    "compute is in no order that nobody asked for",
+    source="the notes on CUDA semantics in torch's documentation: work on "
+    "several streams has no order unless the program asks for one",
     level="capability",
     draws=Draws(perturbed=("slow communication", "slow computation")),
     excluded=(
         Exclusion(
-            "the tensors are on the CPU, where nothing is queued",
+            "runs on the CPU, where nothing is queued",
             lambda claims: claims.backend.device == "cpu",
         ),
     ),

@@ -6,6 +6,7 @@ and random state.
 
 import numpy as np
 
+from ddp_invariants.cases.dtypes import LOW_PRECISION
 from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
@@ -44,7 +45,8 @@ CHANNELS_LAST = "channels_last parameter"
 
 @training.rule(
     "GRAD-1",
-    "After synchronisation every gradient is bitwise identical on all ranks, and so is which are None.",
+    "After synchronisation every gradient is bitwise identical on all ranks, and the same "
+    "gradients are None on all ranks.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, CROSSED),
     source=SOURCE,
     draws=Draws(crossed=True),
@@ -67,8 +69,8 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "GRAD-2",
-    "The gradient is the mean of the ranks' local gradients: to the last bit where that is exact, "
-    "otherwise within the rounding bound for W terms.",
+    "The gradient is the mean of the ranks' local gradients: to the last bit if the arithmetic is "
+    "exact, otherwise within the rounding bound for W terms.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
     source=SOURCE,
     excluded=(HIDDEN, LOSSY),
@@ -100,7 +102,8 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "GRAD-3",
-    "The gradient is that of single-process training on the global batch, computed in float64.",
+    "The gradient is the gradient of single-process training on the global batch, computed in "
+    "float64.",
     needs=(TWO_RANKS,),
     source=(
         "the definition of data parallelism; bounds after Higham 2002, Accuracy and Stability of "
@@ -130,7 +133,7 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
 @training.rule(
     "GRAD-4",
     "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
-    "zero-element ones work.",
+    "zero-element parameters get theirs.",
     needs=("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
     source=SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
@@ -163,8 +166,8 @@ def _first_step_survived(failure: Failure) -> bool:
 
 @training.rule(
     "GRAD-5",
-    "Step t's gradient depends on step t alone, however gradients were cleared (or on what was left "
-    "in place on purpose).",
+    "The gradient of step t depends on step t alone, for every way of clearing gradients; a "
+    "gradient that the program leaves in place on purpose is added.",
     needs=tuple(_KEPT.values()),
     source=SOURCE,
     draws=Draws(least_steps=2),
@@ -202,7 +205,7 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     "GRAD-7",
     "NaN or infinity on one rank reaches every rank.",
     needs=("a NaN", "an infinity"),
-    source="IEEE 754: what is not finite stays so in a sum",
+    source="IEEE 754: a sum is not finite if one of its terms is not",
     level="capability",
     draws=Draws(poisoned=True),
     excluded=(HIDDEN, LOSSY, lacks("refuses values that are not finite", "nonfinite")),
@@ -235,8 +238,9 @@ OF_A_KIND = (
 
 @training.rule(
     "GRAD-10",
-    "Gradients of every kind are the mean of the ranks' local gradients: sparse ones, as sparse or "
-    "dense, complex ones in both parts, those of low precision, and those of several dtypes beside one another.",
+    "Gradients of every kind are the mean of the ranks' local gradients: sparse ones (returned "
+    "sparse or dense), complex ones (in both parts), those of low precision, and those of several "
+    "dtypes in one model.",
     needs=(TWO_RANKS, *OF_A_KIND),
     source=SOURCE,
     level="capability",
@@ -245,9 +249,9 @@ OF_A_KIND = (
         HIDDEN,
         LOSSY,
         lacks(
-            "takes neither sparse gradients nor complex ones, nor those of low precision",
+            "takes no gradients that are sparse, complex or of low precision",
             "sparse",
-            "bfloat16",
+            *LOW_PRECISION,
             "complex",
         ),
     ),
@@ -260,7 +264,7 @@ def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
     dtypes = {layer.dtype for layer in case.model.layers if layer.parameters and not layer.frozen}
     are = (
         case.sparse and not case.model.layers[0].frozen,
-        "bfloat16" in dtypes,
+        not dtypes.isdisjoint(LOW_PRECISION),
         len(dtypes) > 1,
         "complex64" in dtypes,
     )

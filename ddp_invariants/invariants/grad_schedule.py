@@ -20,17 +20,21 @@ from ddp_invariants.invariants.rule import (
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
-_ONE_BACKWARD = lacks("one backward per step", "accumulation")
+_ONE_BACKWARD = lacks("runs one backward per step", "accumulation")
 
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
-SOME_MICRO_STEPS = "used in some micro-steps alone"
+SOME_MICRO_STEPS = "used in some micro-steps only"
 NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
 
 
 @training.rule(
     "GRAD-6",
-    "Whatever the bucket cap, the gradient stays within the bound of GRAD-2.",
-    needs=("every parameter above the cap", "cap between", "cap above the model"),
+    "Under every bucket cap the gradient stays within the bound of GRAD-2.",
+    needs=(
+        "every parameter above the cap",
+        "cap between a parameter and the model",
+        "cap above the model",
+    ),
     source=SOURCE,
     level="capability",
     draws=Draws(capped=True),
@@ -61,8 +65,9 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "GRAD-8",
-    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised backward "
-    "yields the mean of the ranks' accumulated gradients, nested or left by an exception, too.",
+    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised "
+    "backward yields the mean of the ranks' accumulated gradients. The same holds for a no_sync "
+    "that is nested or left by an exception.",
     needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
     source=f"{LI}: gradient accumulation, no_sync",
     level="capability",
@@ -71,7 +76,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
         HIDDEN,
         LOSSY,
         _ONE_BACKWARD,
-        lacks("has no no_sync: every micro-step is synchronised", "no_sync"),
+        lacks("has no no_sync, so it synchronises every micro-step", "no_sync"),
     ),
     after="GRAD-11",
     observed_groups=True,
@@ -105,8 +110,8 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
 
 @training.rule(
     "GRAD-9",
-    "A rank that does not use a parameter counts as zero in the mean, which every rank gets; where no "
-    "rank uses it, all hold None or all zero.",
+    "A rank that does not use a parameter adds zero to the mean, and gets the mean like every "
+    "other rank; if no rank uses the parameter, all ranks hold None or all hold zero.",
     needs=(TWO_RANKS, *UNUSED),
     source=f"{LI}: globally unused parameters",
     level="capability",
@@ -156,16 +161,16 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 @training.rule(
     "GRAD-11",
-    "Ranks with different numbers of batches finish; a step's gradient is the mean over the ranks, those "
-    "without a batch counted as is declared, and all ranks end with one set of parameters.",
+    "Ranks with different numbers of batches finish; a step's gradient is the mean over the "
+    "ranks, and ranks without a batch count as declared; all ranks end with the same parameters.",
     needs=(ONE_OUT, TWO_OUT),
     source=(
-        "the documentation of torch.distributed.algorithms.Join: by how many a sum is divided is the "
-        "caller's choice"
+        "the documentation of torch.distributed.algorithms.Join: the caller chooses the divisor of a "
+        "sum"
     ),
     level="capability",
     draws=Draws(uneven=True),
-    excluded=(HIDDEN, LOSSY, lacks("has no join: all ranks have as many batches", "join")),
+    excluded=(HIDDEN, LOSSY, lacks("has no join, so all ranks need equally many batches", "join")),
     after="GRAD-9",
 )
 def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
@@ -230,9 +235,9 @@ CHECKPOINTS = {
 
 @training.rule(
     "GRAD-13",
-    "However a step's forwards and backwards follow one another, whatever of a forward backward "
-    "computes again, however often a layer is called, and whatever gradients are part of the loss, the gradient is "
-    "the mean of the ranks' local gradients.",
+    "The gradient is the mean of the ranks' local gradients for every order of a step's forwards "
+    "and backwards. It stays so if backward computes layers again, a forward calls a layer twice, "
+    "or gradients are part of the loss.",
     needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
     source=SOURCE,
     level="capability",
@@ -241,7 +246,7 @@ CHECKPOINTS = {
         HIDDEN,
         LOSSY,
         lacks(
-            "every forward is followed by its backward, which computes nothing again",
+            "runs each backward right after its forward, and computes no layer again",
             "joint",
             "retained",
             "penalty",

@@ -21,10 +21,10 @@ from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.crossed import Crossed
-from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.passes import PassOrder
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.perturbation import Perturbed
 
 
 def is_permuted(model: Model) -> bool:
@@ -147,7 +147,7 @@ def sent_under_no_sync(view: EvidenceView, tally: Tally, step: int) -> Failure |
 def one_large_batch(view: EvidenceView, step: int) -> Ball:
     """Return the oracle's gradient of a step on all its samples as one batch of one rank."""
     case, truth = view.case, view.expected.truth(step).gradient
-    alone = case.without(NoSyncStyle, PassOrder, Crossed, Disturbed, Failing)
+    alone = case.without(NoSyncStyle, PassOrder, Crossed, Perturbed, FailureInjection)
     plain = replace(alone, world_size=1, accumulation=1)
     joined = oracle.joined([view.batch(number) for number in view.micro_steps(step)])
     held = view.every_rank("forward", step)[0].by_name
@@ -271,8 +271,8 @@ def not_one_large_batch(view: EvidenceView, tally: Tally, step: int) -> Failure 
 
 
 def place_of_cap(view: EvidenceView, cap: int) -> str:
-    """Return the situation of a bucket cap: below, between or above the gradients' sizes."""
+    """Return the condition that a bucket cap meets: below, between or above the gradients' sizes."""
     sizes = [slot.nbytes for slot in view.layout(0).slots if slot.nbytes]
     if cap < min(sizes):
         return "every parameter above the cap"
-    return "cap between" if cap < sum(sizes) else "cap above the model"
+    return "cap between a parameter and the model" if cap < sum(sizes) else "cap above the model"

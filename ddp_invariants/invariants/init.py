@@ -63,7 +63,8 @@ def _like_the_source(
 
 @training.rule(
     "INIT-1",
-    "When the first forward starts, every parameter on every rank is what rank 0 built.",
+    "When the first forward starts, every parameter on every rank has the values that rank 0 "
+    "built.",
     needs=(DIFFERED, "a group without rank 0"),
     source=_SOURCE,
     excluded=(SEEDED,),
@@ -79,7 +80,8 @@ def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | No
 
 @training.rule(
     "INIT-2",
-    "The same for buffers: float, integer and bool.",
+    "When the first forward starts, every buffer (float, integer or bool) on every rank has the "
+    "values that rank 0 built.",
     needs=(DIFFERED,),
     source=_SOURCE,
     level="capability",
@@ -103,7 +105,7 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "INIT-3",
-    "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and on rank 0 no value.",
+    "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and no value on rank 0.",
     needs=("tied parameter", "frozen parameter"),
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
@@ -185,12 +187,13 @@ def _changed_value(view: EvidenceView) -> Failure | None:
 
 @training.rule(
     "INIT-4",
-    "An implementation that relies on equal seeds instead of a broadcast still starts identical.",
-    source="what some implementations do instead",
+    "If equal seeds replace the broadcast, all ranks start from identical parameters and buffers.",
+    source="a practice of some implementations: equal seeds instead of a broadcast",
     level="declared",
     excluded=(
         Exclusion(
-            "synchronises at the start (INIT-1)", lambda claims: claims.declared.init != "seed"
+            "broadcasts parameters at the start (see INIT-1)",
+            lambda claims: claims.declared.init != "seed",
         ),
     ),
     after="INIT-2",

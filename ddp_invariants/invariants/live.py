@@ -22,7 +22,7 @@ from ddp_invariants.invariants.sampler_view import ShardView, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
-_SOURCE = "what anybody expects of a program: it ends, and what was caught does no harm"
+_SOURCE = "no document: every program should end, and a caught exception should do no harm"
 
 
 ENDS = "LIVE-1"
@@ -105,13 +105,13 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
 
 @training.rule(
     "LIVE-2",
-    "An exception in the user's forward or backward reaches the user, and after it has been caught on all "
-    "ranks the next step is right.",
+    "An exception in the user's forward or backward reaches the user; after all ranks have caught "
+    "it, the next step is right.",
     needs=(FORWARD_ERROR, BACKWARD_ERROR),
     source=_SOURCE,
     level="capability",
     draws=Draws(world_sizes=FEW_RANKS, injected_failures=("forward error", "backward error")),
-    excluded=(lacks("does not go on after an exception", "forward_error", "backward_error"),),
+    excluded=(lacks("does not continue after an exception", "forward_error", "backward_error"),),
     after="COMM-1",
     costs=2,
     repeats_undisturbed=lambda case: case.injected_failure is not None,
@@ -160,14 +160,14 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
 
 @training.rule(
     "LIVE-3",
-    "A rank that dies makes the others fail with an error, never hang, never finish with wrong "
+    "If a rank dies, the others fail with an error; they never hang, and never finish with wrong "
     "parameters.",
     needs=("a rank died",),
     source=_SOURCE,
     draws=Draws(world_sizes=FEW_RANKS, perturbed=("none",), injected_failures=("death",)),
     excluded=(
         Exclusion(
-            "NCCL tells nobody of a death before a timeout of minutes",
+            "runs over NCCL, which reports a dead rank only after a timeout of minutes",
             lambda claims: claims.backend.carrier == "nccl",
         ),
     ),
@@ -234,8 +234,8 @@ The first run does not count, nor does a single growth.
 
 @training.rule(
     "LIVE-4",
-    "Nothing is left behind: no thread, file descriptor or process more than before.",
-    needs=("repeated",),
+    "A run leaves no more threads, file descriptors or processes than there were before it.",
+    needs=("a run repeated",),
     source=_SOURCE,
     draws=Draws(world_sizes=FEW_RANKS, rounds=4),
     after="COMM-5",
@@ -250,7 +250,7 @@ def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
     if view.incident is not None:
         raise Unjudged(view.cut_short)
     for rank, evidence in enumerate(view.evidence.ranks):
-        tally.met.add("repeated")
+        tally.met.add("a run repeated")
         for kind, counts in zip(_KINDS, zip(*evidence.left, strict=True), strict=False):
             tally.compared += 1
             if all(before < after for before, after in pairwise(counts)):
@@ -274,7 +274,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "learning rate": "a new learning rate",
     "decay": "less momentum and weight decay",
     "freeze": "a layer frozen",
-    "unfreeze": "a layer trained from then on",
+    "unfreeze": "a layer unfrozen",
     "cast": "parameters cast and cast back",
     "copy": "a deep copy",
     "assign": "parameters assigned",
@@ -283,9 +283,9 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
 
 @training.rule(
     "LIVE-5",
-    "What a program does between two steps on all ranks (it evaluates, runs a forward of which nothing "
-    "comes, lowers the learning rate, momentum or weight decay, freezes or unfreezes a layer, casts parameters and "
-    "casts them back, takes a deep copy, assigns a state as new tensors) leaves the steps after it right.",
+    "Steps stay right after an action that all ranks do between two steps: an evaluation, a "
+    "forward without a backward, a lower learning rate, momentum or weight decay, a layer frozen "
+    "or unfrozen, parameters cast and cast back, a deep copy, or a state assigned as new tensors.",
     needs=tuple(INTERLUDES.values()),
     source=_SOURCE,
     level="capability",
@@ -308,7 +308,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     ),
     excluded=(
         lacks(
-            "does nothing between steps",
+            "supports no action between steps",
             "evaluation",
             "evaluation_with_gradients",
             "forward_only",

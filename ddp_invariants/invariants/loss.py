@@ -24,7 +24,7 @@ CAST = "a forward under autocast"
 
 @training.rule(
     "LOSS-1",
-    "Each rank's loss is bitwise its unwrapped twin's on its own batch.",
+    "Each rank's loss is bitwise the loss of its unwrapped twin on the same batch.",
     needs=(CAST,),
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, autocast=4),
@@ -56,12 +56,13 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "LOSS-2",
-    "Ranks whose batches differ report different losses, ranks with the same batch the same.",
+    "Ranks with different batches report different losses; ranks with the same batch report the "
+    "same loss.",
     needs=("batches differed", "ranks shared a batch"),
     source=_SOURCE,
     excluded=(
         Exclusion(
-            "its loss holds no tags that tell batches apart",
+            "computes a loss without tags, which are needed to distinguish batches",
             lambda claims: claims.declared.loss != "tagged",
         ),
     ),

@@ -66,12 +66,12 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "PARAM-2",
-    "So is the optimizer's state.",
+    "After every optimizer step the optimizer's state is bitwise identical on all ranks.",
     needs=(TWO_RANKS, "optimizer with state"),
     source=_SOURCE,
     excluded=(
         Exclusion(
-            "the optimizer's state is the implementation's own affair",
+            "shards the optimizer's state, or keeps it in a form of its own",
             lambda claims: bool(claims.declared.zero) or claims.declared.optimizer == "own",
         ),
     ),
@@ -190,7 +190,7 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "PARAM-4",
-    "At W = 1 training is bitwise plain training.",
+    "With one rank, training is bitwise the same as training without a wrapper.",
     needs=("one rank",),
     source=_SOURCE,
     level="capability",
@@ -250,8 +250,8 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
 
 @training.rule(
     "PARAM-5",
-    "Frozen parameters do not move, nor those frozen for a while.",
-    needs=("frozen parameter", "frozen for a while"),
+    "A frozen parameter does not change, nor does a parameter during the steps that freeze it.",
+    needs=("frozen parameter", "frozen for some steps"),
     source=_SOURCE,
     level="capability",
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True, between_steps=("freeze", "unfreeze")),
@@ -269,7 +269,7 @@ def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
         for_now, now = view.left_frozen(step), view.every_rank("forward", step)
         for rank, tensors in enumerate(view.every_rank("updated", step)):
             for name in sorted((always | for_now) & tensors.by_name.keys()):
-                tally.met.add("frozen for a while" if name in for_now else "frozen parameter")
+                tally.met.add("frozen for some steps" if name in for_now else "frozen parameter")
                 before, after = (
                     (now if name in for_now else start)[rank].by_name[name],
                     tensors.by_name[name],
@@ -301,9 +301,9 @@ SCALED = (
 
 @training.rule(
     "PARAM-6",
-    "With a loss scaler every rank skips the same steps, those whose gradients are not finite and no "
-    "other, and moves nothing in them; the other steps are those of training without one; and all ranks have one "
-    "scale.",
+    "With a loss scaler all ranks skip the same steps, exactly those whose gradients are not "
+    "finite, and change nothing in them; the other steps are those of training without a scaler; "
+    "all ranks have the same scale.",
     needs=SCALED,
     source=(
         "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and "

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST_NORMAL, FloatArray
+from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST, FloatArray
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.oracle import balls
@@ -268,7 +268,7 @@ class RecordedTraining:
         return replace(
             form,
             roundoff=np.maximum(form.roundoff, ROUNDOFF[lower]),
-            smallest=np.maximum(form.smallest, SMALLEST_NORMAL[lower]),
+            smallest=np.maximum(form.smallest, SMALLEST[lower]),
             largest=np.minimum(form.largest, LARGEST[lower]),
         )
 

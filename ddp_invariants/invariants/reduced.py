@@ -121,7 +121,7 @@ def locals_differ(view: EvidenceView, step: int) -> bool:
 
 
 def mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Failure | None:
-    """Compare every step's gradients with the twins' mean, in the situations of a rule."""
+    """Compare every step's gradients with the twins' mean, in the cases of a rule."""
     tally.meet({TWO_RANKS: view.case.world_size > 1})
     for step in view.steps("reduced")[: view.clean_steps]:
         failure = mean_at(

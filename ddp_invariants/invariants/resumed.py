@@ -54,8 +54,8 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
     return None
 
 
-def situations(view: ShardView) -> dict[str, bool]:
-    """Return the situations of a resumption, each with whether the case contains it."""
+def conditions(view: ShardView) -> dict[str, bool]:
+    """Return the conditions of a resumption, each with whether the case meets it."""
     return {
         "more than one rank": view.case.world_size > 1,
         "shuffle": view.case.data.shuffle,

@@ -23,16 +23,20 @@ from ddp_invariants.records.verdict import Failure
 
 CHANCE_FREE = 64
 """Number of bits that two independent streams never draw alike in practice."""
-RANKS, FORWARDS = "several ranks drew", "a rank drew in several forwards"
+RANKS, FORWARDS = (
+    "several ranks drew random numbers",
+    "a rank drew random numbers in several forwards",
+)
 
 
 @training.rule(
     "RNG-1",
-    "Ranks that were seeded differently draw random numbers of their own: in training no forward draws "
-    "what another rank's does, or an earlier one of its rank; in evaluation nothing is drawn.",
+    "Ranks that were seeded differently draw different random numbers: in training no forward "
+    "draws the numbers of another rank's forward, or of an earlier forward of its rank; in "
+    "evaluation no forward draws any.",
     needs=(RANKS, FORWARDS),
     source="the notes on reproducibility and torch.manual_seed in torch's documentation: "
-    "whoever seeds ranks differently means their random numbers to differ",
+    "a program that seeds ranks differently wants different random numbers",
     level="capability",
     draws=Draws(
         between_steps=("evaluation", "forward only", "evaluation with gradients"), drawing=True

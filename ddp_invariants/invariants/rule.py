@@ -25,7 +25,7 @@ class Unjudged(Exception):
 
 
 class NotAbout(Unjudged):
-    """A missing situation: the rule is about a situation that the case does not contain."""
+    """A missing subject: the case does not contain the subject of the rule."""
 
 
 def not_about(reasons: Mapping[str, bool]) -> None:
@@ -50,7 +50,7 @@ class Tally:
 
     Attributes:
         compared: Number of things compared so far.
-        met: Situations met so far.
+        met: Conditions met so far.
         worst: The largest error so far, in units of its bound.
         observed: Values of a rule that only observes and never judges.
     """
@@ -60,13 +60,13 @@ class Tally:
     worst: float = 0.0
     observed: list[float] = field(default_factory=list)
 
-    def meet(self, situations: Mapping[str, object]) -> None:
-        """Enter those of some situations that a case contains.
+    def meet(self, conditions: Mapping[str, object]) -> None:
+        """Enter those of some conditions that a case meets.
 
         Args:
-            situations: The situations; each with a true value if the case contains it.
+            conditions: The conditions; each with a true value if the case meets it.
         """
-        self.met |= {situation for situation, is_met in situations.items() if is_met}
+        self.met |= {condition for condition, is_met in conditions.items() if is_met}
 
 
 Judge = Callable[[Subject, Tally], Failure | None]
@@ -96,8 +96,8 @@ class Script:
 
 MEAN = ("twin", "mean", "gradients", "held")
 """The checks of a script that compares gradients with the mean of the ranks' local ones."""
-OBSERVED_ONLY = Script(beyond="what is observed or counted, not compared, is not for a script")
-SEVERAL_RUNS = Script(beyond="it is about two runs of the case, or many")
+OBSERVED_ONLY = Script(beyond="the rule observes or counts, and a script only compares values")
+SEVERAL_RUNS = Script(beyond="the rule compares several runs of the case")
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Row:
     Attributes:
         id: Such as `GRAD-2`; fixed for ever.
         requirement: The requirement, in one sentence.
-        needs: Situations without which the rule has proved nothing in a run.
+        needs: Conditions without which the rule has proved nothing in a run.
         source: The origin of the requirement.
         level: `core` for every implementation; `capability` where one is offered; `declared` where
             it is declared; `observed` if the rule never judges.
@@ -132,7 +132,7 @@ class Row:
         excluded: Reasons for which the rule does not apply, the first that holds is reported.
         after: The rule right before in the order of causes. In one and the same case, a failure of
             it, and of every rule before it, explains a failure of this rule. Of two rules about the
-            same values the narrower comes first: the smallest case contains its situation because
+            same values the narrower comes first: the smallest case contains its subject because
             the fault needs it. Empty for the first rule, and for rules outside the order.
         moved_after: An exception: failures with another place in the order of causes.
         costs: How many ordinary cases one of the rule's own takes as long as; its property draws so

@@ -26,8 +26,8 @@ SOURCE = "the documentation of torch.utils.data.DistributedSampler"
 
 @sharding.rule(
     "SHARD-1",
-    "All ranks yield the same number of indices, len(sampler) says that number, and every index is "
-    "in [0, N).",
+    "All ranks yield the same number of indices, len(sampler) returns that number, and every "
+    "index is in [0, N).",
     needs=("N not divisible by W", "N < W"),
     source=SOURCE,
     draws=ShardDraws(),
@@ -88,8 +88,8 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-2",
-    "Without drop_last the union of the shards covers all N indices; with it, exactly total distinct "
-    "ones.",
+    "Without drop_last the shards together contain all N indices; with drop_last they contain "
+    "exactly total distinct indices.",
     needs=("drop_last", "padding"),
     source=SOURCE,
     draws=ShardDraws(),
@@ -132,8 +132,8 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-3",
-    "Shards are disjoint but for padding: total - N repetitions, none of an index more often than "
-    "ceil(total / N); with drop_last nothing repeats.",
+    "Shards are disjoint except for padding, which repeats total - N indices, and no index occurs "
+    "more often than ceil(total / N) times; with drop_last no index repeats.",
     needs=("padding", "N divisible by W", "drop_last", "shuffle"),
     source=SOURCE,
     draws=ShardDraws(),
@@ -175,8 +175,9 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-4",
-    "Shards are fixed by the arguments alone: the same in every process, on re-iteration and whatever "
-    "the global generators hold, which iterating leaves untouched.",
+    "The arguments alone determine the shards: they are the same in every process, on "
+    "re-iteration and under any state of the global generators. Iteration leaves these generators "
+    "unchanged.",
     needs=("shuffle", "two processes"),
     source=SOURCE,
     draws=ShardDraws(),
@@ -206,7 +207,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-5",
-    "With shuffle, set_epoch changes the order; without, it does not.",
+    "With shuffle, set_epoch changes the order; without shuffle, it does not.",
     needs=("shuffle", "no shuffle"),
     source=SOURCE,
     level="capability",
@@ -249,12 +250,12 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
 @sharding.rule(
     "SHARD-6",
     "A DataLoader over the sampler yields the same number of batches on every rank.",
-    needs=("last batch short",),
+    needs=("a short last batch",),
     source=SOURCE,
     draws=ShardDraws(loader=True),
     excluded=(
         Exclusion(
-            "declares padding = none: lengths differ",
+            "declares padding = none, so lengths differ",
             lambda claims: claims.sampler.padding == "none",
         ),
     ),
@@ -268,7 +269,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
     per_rank, size = view.total // view.case.world_size, view.case.data.batch_size
-    tally.meet({"last batch short": per_rank % size})
+    tally.meet({"a short last batch": per_rank % size})
     expected = ceil(per_rank / size)
     if set(batches) != {expected}:
         where = f"batch size {size}, {view.where(view.case.epochs[-1])}"

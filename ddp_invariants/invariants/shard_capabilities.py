@@ -12,8 +12,8 @@ from ddp_invariants.invariants.draws import ShardDraws
 from ddp_invariants.invariants.exclusions import Exclusion, lacks
 from ddp_invariants.invariants.orders import not_sent_by_the_first
 from ddp_invariants.invariants.resumed import (
+    conditions,
     raised_while_resuming,
-    situations,
     wrong_in_another_world,
     wrong_resumption,
 )
@@ -25,7 +25,7 @@ from ddp_invariants.records.verdict import Failure
 
 @sharding.rule(
     "SHARD-7",
-    "Impossible arguments raise an error on construction; none is silently accepted.",
+    "Impossible arguments raise an error on construction; the sampler accepts none silently.",
     source=SOURCE,
     level="capability",
     draws=ShardDraws(),
@@ -54,9 +54,8 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
 
 @sharding.rule(
     "SHARD-8",
-    "Each rank holds the declared part of the order: order[r::W] where strided, "
-    "order[r * L : (r + 1) * L] where contiguous; where scattered, the data that the first rank has sent, and no "
-    "index.",
+    "Each rank holds the declared part of the order: order[r::W] if strided, order[r * L : (r + "
+    "1) * L] if contiguous; if scattered, the data that the first rank sent, and no index.",
     needs=("more than one rank", "shuffle"),
     source=SOURCE,
     level="declared",
@@ -97,9 +96,9 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-9",
-    "State saved after k batches and loaded into a new sampler goes on with exactly the rest of "
-    "the epoch, on every rank; the epoch after it is whole again. So do ranks of another number, "
-    "where claimed.",
+    "A new sampler that loads a state saved after k batches yields exactly the rest of the epoch, "
+    "on every rank; the next epoch is complete again. If claimed, the same holds for another "
+    "number of ranks.",
     needs=(
         "resumed in the middle",
         "more than one rank",
@@ -107,10 +106,10 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
         "a later epoch",
         "another world size",
     ),
-    source="what a resumed training needs; torch's own sampler saves no state",
+    source="no document: resumed training needs this; torch's own sampler saves no state",
     level="capability",
     draws=ShardDraws(saved=True),
-    excluded=(lacks("goes on from no saved state", "resume"),),
+    excluded=(lacks("cannot continue from a saved state", "resume"),),
     after="SHARD-8",
     script=Script(checks=("resumption",)),
 )
@@ -135,7 +134,7 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
         if len(resumed.taken) >= len(whole):
             continue  # A state saved at the end may belong to this epoch or to the next.
         tally.compared += len(whole) - len(resumed.taken)
-        tally.meet(situations(view))
+        tally.meet(conditions(view))
         failure = wrong_resumption(view, resumed)
         if failure is not None:
             return failure
@@ -146,12 +145,13 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-10",
-    "Iterated by the workers of a DataLoader, each a copy, it yields a rank's samples once in all.",
+    "The workers of a DataLoader, each with a copy of the iterable, together yield each sample of "
+    "a rank once.",
     needs=("several workers", "more than one rank", "fewer samples than workers"),
     source="the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
     level="capability",
     draws=ShardDraws(worked=True),
-    excluded=(lacks("does not claim to deal to the workers of a DataLoader", "workers"),),
+    excluded=(lacks("does not claim to divide samples among DataLoader workers", "workers"),),
     after="SHARD-9",
     script=Script(checks=("workers",)),
 )

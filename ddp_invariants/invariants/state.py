@@ -28,8 +28,8 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
 
 @training.rule(
     "STATE-1",
-    "What is trained, saved and loaded into a wrapper made anew, with its optimizer, is bitwise what was "
-    "saved, under the module's names or those with one prefix, and training goes on from there.",
+    "A new wrapper and a new optimizer that load a saved state hold it bitwise, and training "
+    "continues from there; the state has the module's names, or these names with one prefix.",
     needs=(RELOADED, STATEFUL),
     source=_SOURCE,
     level="capability",
@@ -127,13 +127,12 @@ _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
 
 @training.rule(
     "STATE-2",
-    "What ranks of one number have trained and saved, those of another load bitwise, and go on from "
-    "there as training does.",
+    "Another number of ranks loads a saved state bitwise, and continues training from there.",
     needs=(FEWER, MORE, STATEFUL),
     source=_SOURCE,
     level="capability",
     draws=Draws(resized=True),
-    excluded=(lacks("another number of ranks cannot go on from its state", "resized"),),
+    excluded=(lacks("cannot load a state that another number of ranks saved", "resized"),),
     after="STATE-1",
     costs=4,
 )

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST_NORMAL
+from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST
 from ddp_invariants.records.evidence import Layout
 
 FloatArray = NDArray[np.float64]
@@ -91,7 +91,7 @@ class Format:
 
     Attributes:
         roundoff: The unit roundoff.
-        smallest: The smallest normal number.
+        smallest: The smallest number that arithmetic surely keeps.
         largest: The largest number.
         others_P: The index of the other part of each element's complex number, or the element's own
             index if it is real; None if all elements are real.
@@ -145,16 +145,35 @@ class Format:
             return Ball(centre, radius, quantum)
         exact = (radius == 0) & (most * self.roundoff <= quantum) & (quantum >= self.smallest)
         rounding = gamma(terms, self.roundoff + OWN_ROUNDOFF) * most + terms * self.smallest
-        radius = np.where(exact, 0.0, radius + rounding)
-        return Ball(centre, self.where_it_fits(radius, most), quantum)
+        rounding = np.where(exact, 0.0, rounding)
+        # Sums in between may be larger than `most`, by their roundings.
+        return Ball(centre, self.where_it_fits(radius + rounding, most + rounding), quantum)
 
 
-FORMATS = {name: Format(ROUNDOFF[name], SMALLEST_NORMAL[name], LARGEST[name]) for name in ROUNDOFF}
+FORMATS = {name: Format(ROUNDOFF[name], SMALLEST[name], LARGEST[name]) for name in ROUNDOFF}
 
 
-def cast(ball: Ball, source: str, target: str) -> Ball:
-    """Return numbers converted from one dtype to another; widening changes nothing."""
-    if ROUNDOFF[target] <= ROUNDOFF[source]:
+def holds(target: str, source: str) -> bool:
+    """Return whether a dtype has all numbers of another."""
+    return (
+        ROUNDOFF[target] <= ROUNDOFF[source]
+        and SMALLEST[target] <= SMALLEST[source]
+        and LARGEST[target] >= LARGEST[source]
+    )
+
+
+def cast(ball: Ball, source: str, target: str, *, own: str = "") -> Ball:
+    """Return numbers converted from one dtype to another; widening changes nothing.
+
+    Args:
+        ball: The numbers.
+        source: The dtype that they have.
+        target: The dtype that they get.
+        own: The dtype that they pass through on the way; "" for none.
+    """
+    if own and not holds(own, source):
+        return cast(cast(ball, source, own), own, target)
+    if holds(target, source):
         return ball
     return FORMATS[target].rounded(ball.centre, ball.radius, ball.most, 1, ball.quantum)
 
@@ -384,8 +403,9 @@ def mean_over_ranks(
     exact &= quantum >= form.smallest * world_size
     bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
     bound = bound + (world_size * passes + 1) * form.smallest
-    radius = np.where(exact, 0.0, moved_P + bound)
-    return Ball(centre_WP.mean(0), form.where_it_fits(radius, magnitude_P), quantum / world_size)
+    bound = np.where(exact, 0.0, bound)
+    radius = form.where_it_fits(moved_P + bound, magnitude_P + world_size * bound)
+    return Ball(centre_WP.mean(0), radius, quantum / world_size)
 
 
 def format_of(layout: Layout) -> Format:

@@ -121,9 +121,12 @@ class Optimization:
         )
         self.first, self.second = m, v
         correction_2 = 1 - beta_2**self.steps
-        least = (np.sqrt(np.maximum(v.centre - v.radius, 0) / correction_2) + epsilon) * np.maximum(
+        # In a format that does not keep epsilon, the denominator may be zero.
+        kept = np.where(np.asarray(form.smallest) <= epsilon, epsilon, 0.0)
+        least = (np.sqrt(np.maximum(v.centre - v.radius, 0) / correction_2) + kept) * np.maximum(
             1 - eight, 0
         )
+        known, least = least > 0, np.where(least > 0, least, epsilon)
         most = (np.sqrt((v.centre + v.radius) / correction_2) + epsilon) * (1 + eight)
         highest = np.maximum((m.centre + m.radius) / least, (m.centre + m.radius) / most)
         lowest = np.minimum((m.centre - m.radius) / least, (m.centre - m.radius) / most)
@@ -134,4 +137,5 @@ class Optimization:
             parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
         )
         fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)
+        fits &= known
         return Ball(centre, np.where(fits, radius, np.inf), 0.0)

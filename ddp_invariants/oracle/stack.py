@@ -98,9 +98,7 @@ class Stack:
         layer, dtype = place.layer, source
         if layer.kind not in PASSING:
             dtype = place.computed
-            # An input that is not in that dtype is rounded to the layer's own dtype on the way.
-            if source != dtype:
-                x = cast(cast(x, source, layer.dtype), layer.dtype, dtype)
+            x = cast(x, source, dtype, own=layer.dtype)
         entering, factor = x, None
         x, kept = ORACLES[layer.kind].forward(place, x, dtype)
         if layer.activation != "none":
@@ -121,15 +119,21 @@ class Stack:
             g, gradients = oracle.backward(place, g, entered.x, entered.kept, dtype)
             for name, gradient in gradients.items():
                 if (name != "bias" or place.layer.bias) and not place.frozen(name):
-                    self._add(place.full(name), gradient, dtype)
+                    self._add(place, name, gradient, dtype)
             if place.layer.kind not in PASSING:
-                g = cast(g, dtype, entered.source)
+                g = cast(g, dtype, entered.source, own=place.layer.dtype)
 
-    def _add(self, name: str, gradient: Ball, dtype: str) -> None:
-        """Add a parameter's gradient, which has a part for each use of the parameter."""
-        known = self.gradients.get(name)
+    def _add(self, place: Place, own_name: str, gradient: Ball, dtype: str) -> None:
+        """Add a parameter's gradient, which has a part for each use of the parameter.
+
+        Parts are added up in the dtype they were computed in, or cast to the parameter's before.
+        """
+        name, own = place.full(own_name), place.layer.dtype
+        known, gradient = self.gradients.get(name), cast(gradient, dtype, own)
         self.gradients[name] = (
-            gradient if known is None else plus(known, gradient, dtype, self._parts[name])
+            gradient
+            if known is None
+            else cast(plus(known, gradient, dtype, self._parts[name]), dtype, own)
         )
         self._parts[name] += 1
 

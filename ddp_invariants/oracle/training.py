@@ -1,6 +1,6 @@
 """The result of single-process training on the global batch, with bounds on the rounding.
 
-Plain numpy computes it, so that no code on trial, torch included, takes part. Every number is a
+Plain numpy computes it, so that no code under test, torch included, takes part. Every number is a
 ball (balls.py).
 
 Each step starts from the parameters that the ranks held when its forward started. A fault then

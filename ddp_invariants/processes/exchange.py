@@ -24,6 +24,9 @@ GRACE = 2.0
 _KEEPER = -1
 """The rank number of a process that keeps the ranks' stores, if they are on several machines."""
 
+SIMULATOR = -2
+"""The rank number of a process that runs all ranks of simulated cases."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -306,6 +309,10 @@ class RankProcesses:
                 f"ranks could not {task}: {answers.incident.ranks} {answers.incident.stacks}"
             )
         return {rank: answer.header for rank, answer in answers.by_rank.items()}
+
+    def end(self, rank: int) -> None:
+        """End one process that is connected to no other."""
+        self.running.pop(rank).retire()
 
     def retire(self) -> None:
         """End all ranks.

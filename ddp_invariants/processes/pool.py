@@ -7,8 +7,14 @@ from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.errors import EvidenceError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend, DeviceInfo
-from ddp_invariants.processes.exchange import CONNECTING, Answers, RankProcesses
-from ddp_invariants.records.decoding import rank_evidence, together
+from ddp_invariants.processes.exchange import (
+    CONNECTING,
+    GRACE,
+    SIMULATOR,
+    Answers,
+    RankProcesses,
+)
+from ddp_invariants.records.decoding import rank_evidence, simulated_evidence, together
 from ddp_invariants.records.evidence import (
     Incident,
     Layout,
@@ -40,6 +46,7 @@ class Pool:
 
     Attributes:
         processes: The ranks' processes.
+        not_simulated: The implementations that cannot be simulated, with the reasons.
     """
 
     def __init__(
@@ -47,6 +54,7 @@ class Pool:
     ) -> None:
         self.processes, self._since_renewal = RankProcesses(addresses, backend), 0
         self._scattering: set[Ddp | Sampler] = set()
+        self.not_simulated: dict[Ddp, str] = {}
         self.deadline, self.patience_for_loading, self.backend = deadline, LOADING, backend
 
     def close(self) -> None:
@@ -190,6 +198,41 @@ class Pool:
         else:
             self._renew()
         return evidence
+
+    def simulate(self, case: TrainingCase, ddp: Ddp) -> TrainingEvidence | None:
+        """Run a training case with all its ranks in one process, one rank at a time.
+
+        Returns:
+            The evidence; None if the implementation cannot be simulated (`not_simulated`).
+
+        Raises:
+            HarnessError: The harness failed; nothing follows for the implementation.
+            LoadFailure: The implementation does not load in a rank.
+        """
+        self._require_loaded(ddp, [SIMULATOR])
+        answers = self.processes.ask(
+            {
+                SIMULATOR: {
+                    "do": "simulate",
+                    "case": case,
+                    "ddp": ddp.to_plain(),
+                    "number": self.processes.requests + 1,
+                    "seconds": self.deadline,
+                }
+            },
+            SLOWED * self.deadline + GRACE,
+        )
+        if answers.incident is not None:
+            self.processes.end(SIMULATOR)
+            return None
+        answer = answers.by_rank[SIMULATOR]
+        header = answer.header
+        if header["refused"] or header["stuck"] or header["changed"]:
+            self.processes.end(SIMULATOR)
+        if header["refused"]:
+            self.not_simulated[ddp] = header["refused"]
+            return None
+        return simulated_evidence(case, header, answer.blob)
 
     def shards(
         self,

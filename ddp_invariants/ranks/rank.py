@@ -6,7 +6,6 @@ import faulthandler
 import gc
 import json
 import os
-import random
 import resource
 import signal
 import socket
@@ -16,17 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ddp_invariants import situations
 from ddp_invariants.cases import case as cases
-from ddp_invariants.cases import numbers
-from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import wire
-from ddp_invariants.ranks import shards
+from ddp_invariants.ranks import shards, simulation
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
 from ddp_invariants.ranks.groups import stores
@@ -35,7 +31,8 @@ from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes, kernel_counts
 from ddp_invariants.ranks.groups.observed import Connections, Timing
 from ddp_invariants.ranks.groups.works import Log
-from ddp_invariants.ranks.training import recorder, resume, run
+from ddp_invariants.ranks.rounds import Round, closed
+from ddp_invariants.ranks.training import recorder
 from ddp_invariants.records.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
@@ -76,6 +73,8 @@ class Rank:
             self.rank_device = take_device(*request["device"])
         if verb == "train":
             return self._train(request)
+        if verb == "simulate":
+            return self._simulate(request)
         if verb == "connect":
             self._connect(request)
             return {}, b""
@@ -115,7 +114,7 @@ class Rank:
         except LoadError:
             raise
         except BaseException as error:
-            raised = recorder.told(error, "describe", 0)
+            raised = recorder.exception_data(error, "describe", 0)
             raise LoadError(f"loading it raised {raised['type']}: {raised['message']}") from error
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
@@ -161,7 +160,7 @@ class Rank:
                 case, sampler, disturb=request["disturb"] + group.rank, ranks=[group.rank]
             )
         groups.end()
-        quiescent = _closed(groups)
+        quiescent = closed(groups)
         return {
             **answer,
             "records": ["a shard"],
@@ -188,7 +187,15 @@ class Rank:
         counts = kernel_counts()
         left: list[list[int]] = []
         for number in range(case.rounds):
-            record, groups, quiescent = self._round(case, request, driver, log, number)
+            record, groups, quiescent = Round(
+                case,
+                driver,
+                everyone,
+                self.connections.get(request["training"]) if case.outside else None,
+                log,
+                f"{request['number']}.{number}",
+                plain=request["plain"],
+            ).train()
             if case.rounds > 1:
                 if groups.branched:
                     _meet(groups.store, everyone)
@@ -204,38 +211,29 @@ class Rank:
         }
         return header, bytes(record.blob)
 
-    def _round(
-        self,
-        case: cases.TrainingCase,
-        request: dict[str, Any],
-        driver: Driver,
-        log: Log,
-        number: int,
-    ) -> tuple[recorder.Record, CaseGroups, bool]:
-        """Train once; return the record, the groups and whether the connections may be reused."""
-        everyone = self.connections[request["everyone"]]
-        training_group = self.connections.get(request["training"]) if case.outside else None
-        members = list(range(case.outside, case.ranks_needed))
-        _seed(numbers.seed(case, everyone.rank), everyone.rank_device)
-        groups = CaseGroups(
-            everyone,
-            training_group,
-            members,
-            f"{request['number']}.{number}",
-            log,
-            _timing(case, everyone.rank),
-            plain=request["plain"],
-        )
-        record = recorder.Record()
-        saved = (
-            resume.train(case, everyone.rank, driver, groups) if case.saved_by is not None else None
-        )
-        if everyone.rank >= case.outside:
-            record = run.train(case, everyone.rank - case.outside, driver, groups, saved)
-        groups.end()
-        # Plain groups close their connections when destroyed, which would end another rank's wait
-        # with an error. The controller ends their processes once all ranks have answered.
-        return record, groups, not request["plain"] and _closed(groups)
+    def _simulate(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Run all ranks of a case in this process."""
+        case = situations.from_plain(request["case"])
+        assert isinstance(case, cases.TrainingCase)
+        refused = simulation.supported()
+        if refused:
+            return {"refused": refused}, b""
+        driver = self.driver(request["ddp"])
+        world = simulation.World(case, driver, request["number"])
+        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        outcome = world.run(request["seconds"])
+        if outcome.failed is not None:
+            raise outcome.failed
+        changed = [] if outcome.stuck or outcome.refused else _changed(self.surroundings, counts)
+        return {
+            "refused": outcome.refused,
+            "ranks": outcome.headers,
+            "sizes": [len(blob) for blob in outcome.blobs],
+            "stuck": outcome.stuck,
+            "stacks": outcome.stacks,
+            "calls": outcome.calls,
+            "changed": changed,
+        }, b"".join(outcome.blobs)
 
 
 def _meet(store: Any, connections: Connections) -> None:
@@ -245,42 +243,6 @@ def _meet(store: Any, connections: Connections) -> None:
         store.wait(
             [f"over/{rank}" for rank in range(connections.world_size)], dt.timedelta(seconds=5)
         )
-
-
-def _timing(case: cases.TrainingCase, rank: int) -> Timing:
-    """Return the changes to the timing of a rank's collectives.
-
-    The rank is its number in the default group.
-    """
-    plan = case.perturbation
-    sentinel = float("nan") if plan.sentinel == "nan" else SENTINEL
-    return Timing(
-        plan.kind == "withheld",
-        sentinel,
-        numbers.delays(case, rank - case.outside),
-        plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0,
-    )
-
-
-def _seed(number: int, rank_device: RankDevice) -> None:
-    """Seed the global generators from case and rank, so that code that draws from them replays."""
-    random.seed(number)
-    np.random.seed(number % 2**32)  # noqa: NPY002 - implementations use this global generator
-    # For each device that is absent torch.manual_seed formats a stack.
-    torch.default_generator.manual_seed(number)
-    if rank_device.on_device:
-        torch.cuda.manual_seed(number)
-
-
-def _closed(groups: CaseGroups) -> bool:
-    """Close the groups, and return whether nothing was in flight.
-
-    The implementation may have broken the functions that closing needs.
-    """
-    try:
-        return groups.close()
-    except Exception:  # noqa: BLE001 - any error: these processes are not used again
-        return False
 
 
 def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
@@ -344,7 +306,7 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
         except LoadError as error:
             header, blob = {"unusable": str(error)}, b""
         except Exception as error:  # noqa: BLE001 - a harness failure: the controller reports it
-            header, blob = {"failed": recorder.told(error, request["do"], 0)}, b""
+            header, blob = {"failed": recorder.exception_data(error, request["do"], 0)}, b""
         cost = [
             time.perf_counter() - began,
             resident,

@@ -13,11 +13,11 @@ import torch
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler, made
-from ddp_invariants.ranks.training.recorder import told, warned
+from ddp_invariants.ranks.training.recorder import exception_data, warned
 
 
 def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
-    """Return arguments that no sampler can serve: situation to (world size, rank)."""
+    """Return arguments that no sampler can serve: their description to (world size, rank)."""
     return {
         "rank below 0": (world_size, -1),
         "rank equal to world size": (world_size, world_size),
@@ -47,7 +47,7 @@ def shards(
         DataLoader yields, and its len), `worked[rank][worker]` (indices of the last epoch),
         `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
         `elsewhere` if another number of ranks loads it, or `raised`; and `refused`, the type of
-        the exception per impossible situation, None if none was raised; empty if the sampler does
+        the exception per impossible argument, None if none was raised; empty if the sampler does
         not take its rank as an argument; and `warned`.
     """
     with warnings.catch_warnings(record=True) as caught:
@@ -56,8 +56,8 @@ def shards(
             {}
             if make.asks
             else {
-                situation: _refusal(case, make, world_size, rank)
-                for situation, (world_size, rank) in _impossible(case.world_size).items()
+                description: _refusal(case, make, world_size, rank)
+                for description, (world_size, rank) in _impossible(case.world_size).items()
             }
         )
         dealt = _dealt(case, make, disturb, ranks or range(case.world_size))
@@ -121,7 +121,7 @@ def _dealt(
                 phase = "resuming with another world size"
                 answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, samplers)
     except BaseException as error:  # noqa: BLE001 - an implementation may raise anything: evidence
-        return {"raised": told(error, phase, 0)}
+        return {"raised": exception_data(error, phase, 0)}
     return answer
 
 

@@ -2,18 +2,21 @@
 
 from typing import Any
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.errors import EvidenceError
 from ddp_invariants.records.evidence import (
     Backward,
     Defect,
+    Incident,
     Layout,
     ModuleTensor,
     RaisedError,
     RankEvidence,
     Slot,
     Tensors,
+    TrainingEvidence,
 )
-from ddp_invariants.records.trace import Call
+from ddp_invariants.records.trace import Call, LastCalls
 
 
 def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -108,3 +111,37 @@ def rank_evidence(
         raise EvidenceError(
             f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
         ) from error
+
+
+def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) -> TrainingEvidence:
+    """Decode the frame of a process that ran all ranks of a case.
+
+    Raises:
+        EvidenceError: It is malformed.
+    """
+    layouts: dict[tuple[Slot, ...], Layout] = {}
+    ranks, start = [], 0
+    for answered, size in zip(header["ranks"], header["sizes"], strict=True):
+        bits, start = blob[start : start + size], start + size
+        if answered is None:
+            ranks.append(RankEvidence({}))
+        else:
+            whole = {**answered, "changed": header["changed"], "cost": header.get("cost", [])}
+            ranks.append(rank_evidence(whole, bits, layouts))
+    stuck = {int(rank): words for rank, words in header["stuck"].items()}
+    incident = None
+    if stuck:
+        incident = Incident(
+            "hung",
+            {rank: f"waits in {words}, and no rank can run" for rank, words in stuck.items()},
+            {int(rank): stack for rank, stack in header["stacks"].items()},
+            0.0,
+            {
+                int(rank): LastCalls(
+                    calls[0], calls[1], tuple((n, g, Call(*c)) for n, g, c in calls[2])
+                )
+                for rank, calls in header["calls"].items()
+                if calls is not None
+            },
+        )
+    return TrainingEvidence(case, tuple(ranks[case.outside :]), incident)

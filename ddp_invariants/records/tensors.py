@@ -11,17 +11,14 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.formats import (
     ITEM_SIZE,
-    LARGEST,
     PARTS,
     ROUNDOFF,
-    SMALLEST_NORMAL,
+    SMALLEST,
     FloatArray,
 )
-
-for _table in (ROUNDOFF, SMALLEST_NORMAL, LARGEST):
-    _table |= {whole: _table[part] for whole, part in PARTS.items()}
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ class Layout:
 
     @cached_property
     def smallest_P(self) -> FloatArray:
-        """Smallest normal number of each element's dtype. Shape (P,)."""
-        return self.per_element(SMALLEST_NORMAL)
+        """Smallest number that each element's dtype surely keeps. Shape (P,)."""
+        return self.per_element(SMALLEST)
 
     @cached_property
     def complex_P(self) -> NDArray[np.bool_]:
@@ -157,7 +154,7 @@ class Tensors:
 
 
 def _as_float64(bits: bytes, dtype: str) -> FloatArray:
-    if dtype == "bfloat16":
+    if not DTYPES[dtype].in_numpy:
         return (
             (np.frombuffer(bits, np.uint16).astype(np.uint32) << np.uint32(16))
             .view(np.float32)

@@ -75,11 +75,11 @@ class Finding:
         rule: Its id.
         compared: Elements, shards or losses it compared. A finding that compared nothing proves
             nothing.
-        met: Situations the rule is about which this case reached.
+        met: Conditions of the rule that this case met.
         failure: The first failure; None if there is none.
         unjudged: Why the rule could not be judged on this case; empty if it was.
         worst: The largest error in units of the allowed error, if a bound was used and not 0.
-        about: True if the case contains the situation the rule is about.
+        about: True if the case contains the subject of the rule.
         observed: Values of a rule that observes and never judges.
         crashed: True if the rule itself failed, which makes it inconclusive for the whole session.
     """
@@ -140,7 +140,7 @@ class Violation(AssertionError):
 
 
 class Inconclusive(AssertionError):
-    """A rule without a verdict: evidence missing, a situation unmet, or an unrepeated failure."""
+    """A rule without a verdict: evidence missing, a condition unmet, or an unrepeated failure."""
 
 
 class NotJudged(Exception):

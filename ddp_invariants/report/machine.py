@@ -70,7 +70,7 @@ def _of(name: str, result: SessionResult) -> dict[str, Any]:
         "status": result.status,
         "outcome": ENDED[result.status],
         "cases": ledger.cases,
-        "rules": {rule: ledger.said(rule) for rule in ALL_RULES if ledger.concerned(rule)},
+        "rules": {rule: ledger.verdict_of(rule) for rule in ALL_RULES if ledger.concerned(rule)},
         "capabilities": {probed.capability: probed.standing for probed in result.capabilities},
         "violations": sorted(ledger.stored),
     }
@@ -94,7 +94,7 @@ def demonstration(
         "right": {
             "name": "reference",
             "cases": ledger.cases,
-            "rules": {rule: ledger.said(rule) for rule in rules},
+            "rules": {rule: ledger.verdict_of(rule) for rule in rules},
         },
         "wrong": {"name": faulty, "violation": violation},
     }

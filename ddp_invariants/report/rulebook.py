@@ -41,7 +41,7 @@ class RuleExplanation:
             `observed`: never judged.
         source: The origin of the requirement.
         judged: How it is judged.
-        needs: Situations without which a run has proved nothing.
+        needs: Conditions without which a run has proved nothing.
         not_claimed: Reasons for which it may not apply to the implementation.
         faults: Planted faults that it must catch.
         code: File and line of its judge, relative to the package's folder.

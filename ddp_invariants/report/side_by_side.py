@@ -25,7 +25,9 @@ def text(results: Mapping[str, SessionResult]) -> str:
     verdicts, capabilities = table("rule"), table("capability")
     for rule in ALL_RULES:
         cells = [
-            result.ledger.said(rule) if result.ledger and result.ledger.concerned(rule) else ""
+            result.ledger.verdict_of(rule)
+            if result.ledger and result.ledger.concerned(rule)
+            else ""
             for result in results.values()
         ]
         if any(cells):

@@ -136,13 +136,29 @@ def summary(ledger: Ledger, order: list[str]) -> str:
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         table.add_row(
             rule,
-            ledger.said(rule),
+            ledger.verdict_of(rule),
             f"{entry.judged:,}",
             f"{entry.compared:,}",
             worst,
             _notes(entry),
         )
-    return "\n".join([f"{ledger.cases:,} cases judged", *table_lines(table)])
+    return "\n".join([*_cases(ledger), *table_lines(table)])
+
+
+def _cases(ledger: Ledger) -> list[str]:
+    """Return the number of cases and where they ran, and the cases that failed simulated alone."""
+    simulated = ledger.ran["simulated"]
+    lines = [
+        f"{ledger.cases:,} cases judged"
+        + (f", of which {simulated:,} runs were simulated" if simulated else "")
+    ]
+    if ledger.unreal:
+        listed = "; ".join(f"{case} ({rules})" for case, rules in list(ledger.unreal.items())[:3])
+        lines.append(
+            f"{len(ledger.unreal)} of them failed in the simulation alone, which accuses nobody: "
+            + listed
+        )
+    return lines
 
 
 def table_lines(table: "Table") -> list[str]:

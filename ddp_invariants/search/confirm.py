@@ -17,7 +17,7 @@ from ddp_invariants.records.verdict import Failure, Inconclusive, Violation, vio
 from ddp_invariants.search import messages
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.search.runner import Runner
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.perturbation import Perturbed
 
 FAR_BEHIND = 50
 """Milliseconds a rank is late by, so that timing shows in every run."""
@@ -180,7 +180,7 @@ def _surer(case: Case) -> Iterator[TrainingCase]:
         *(Perturbation("late", rank=rank, milliseconds=FAR_BEHIND) for rank in (1, 0)),
     )
     yield from (
-        case.with_situation(Disturbed(timing)) for timing in timings if timing != case.perturbation
+        case.with_situation(Perturbed(timing)) for timing in timings if timing != case.perturbation
     )
 
 

@@ -14,7 +14,7 @@ from ddp_invariants.cases.layers import Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.resized import Resized
-from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.scaler import Scaler
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
 """Ranks to add, and factors of widths and bucket cap. A parameter stays on its side of the cap."""
@@ -67,7 +67,7 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         for layer in case.model.layers
     )
     if case.scaler is not None:  # Not a factor that two ranks or a repeated step could also make.
-        case = case.with_situation(Scaling(replace(case.scaler, log2_growth=2)))
+        case = case.with_situation(Scaler(replace(case.scaler, log2_growth=2)))
     larger = replace(
         case,
         world_size=case.world_size + ranks,

@@ -32,7 +32,7 @@ class Entry:
     Attributes:
         judged: Cases it was judged on.
         compared: Things compared over all of them.
-        met: The number of cases that reached each situation.
+        met: The number of cases that met each condition.
         worst: The largest error in units of its bound.
         errors: Of the judged cases, the number with a largest error of zero, in each tenth of the
             bound, and beyond it.
@@ -47,8 +47,8 @@ class Entry:
         inconclusive: True if its own property ended without a verdict.
         observed: The least and the largest value of a rule that observes and never judges; empty
             for all other rules.
-        sighted: The first case with a failure, and the failure, as plain data: the case may never
-            be drawn again.
+        first_failure: The first case with a failure, and the failure, as plain data: the case may
+            never be drawn again.
     """
 
     judged: int = 0
@@ -64,7 +64,7 @@ class Entry:
     not_run: str = ""
     inconclusive: bool = False
     observed: list[float] = field(default_factory=list)
-    sighted: dict[str, Any] = field(default_factory=dict)
+    first_failure: dict[str, Any] = field(default_factory=dict)
 
     def add(self, finding: Finding, case_id: str) -> None:
         """Enter one finding."""
@@ -107,7 +107,7 @@ class Entry:
         self.not_claimed = self.not_claimed or entry.not_claimed
         self.not_run = self.not_run or entry.not_run
         self.inconclusive |= entry.inconclusive
-        self.sighted = self.sighted or entry.sighted
+        self.first_failure = self.first_failure or entry.first_failure
 
     @property
     def verdict(self) -> Verdict:
@@ -132,6 +132,8 @@ class Ledger:
     Attributes:
         entries: By rule.
         cases: The number of judged cases.
+        ran: The number of runs by place: `simulated`, or the backend.
+        unreal: Cases that failed in the simulation alone, which accuses nobody: case id to rules.
         tested: Rules whose own properties ran.
         ended: Rules whose own properties ran to their end, or had nothing to run.
         stored: Confirmed violations: by the file that stores each, its display data
@@ -143,6 +145,8 @@ class Ledger:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.cases = 0
+        self.ran = Counter[str]()
+        self.unreal: dict[str, str] = {}
         self.tested: set[str] = set()
         self.ended: set[str] = set()
         self.stored: dict[str, dict[str, Any]] = {}
@@ -158,9 +162,9 @@ class Ledger:
         self.drawn.add(case)
         for finding in findings:
             self[finding.rule].add(finding, case_id)
-            if finding.failure is not None and not self[finding.rule].sighted:
+            if finding.failure is not None and not self[finding.rule].first_failure:
                 failure = replace(finding.failure, notes="", causes=())
-                self[finding.rule].sighted = {
+                self[finding.rule].first_failure = {
                     "case": json.loads(to_json(case)),
                     "failure": asdict(failure),
                 }
@@ -184,7 +188,7 @@ class Ledger:
         entry = self.entries.get(rule, Entry())
         return bool(entry.judged or entry.not_claimed or entry.not_run or rule in self.tested)
 
-    def said(self, rule: str) -> str:
+    def verdict_of(self, rule: str) -> str:
         """Return a rule's verdict in words.
 
         Findings made while other rules were tested, or before the rule's own property had ended,
@@ -201,6 +205,8 @@ class Ledger:
     def merge(self, ledger: Self) -> None:
         """Add another worker's ledger."""
         self.cases += ledger.cases
+        self.ran.update(ledger.ran)
+        self.unreal.update(ledger.unreal)
         self.tested |= ledger.tested
         self.ended |= ledger.ended
         self.stored.update(ledger.stored)
@@ -217,6 +223,8 @@ class Ledger:
         }
         return {
             "cases": self.cases,
+            "ran": dict(self.ran),
+            "unreal": self.unreal,
             "tested": sorted(self.tested),
             "ended": sorted(self.ended),
             "stored": self.stored,
@@ -230,6 +238,7 @@ class Ledger:
         """Read a ledger from the data of `to_plain`, in this or another process."""
         ledger = cls()
         ledger.cases, ledger.stored = plain["cases"], plain["stored"]
+        ledger.ran, ledger.unreal = Counter(plain["ran"]), plain["unreal"]
         ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])
         ledger.drawn = Drawn.from_plain(plain["drawn"])
         ledger.examples = plain["examples"]

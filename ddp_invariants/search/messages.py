@@ -43,9 +43,7 @@ def violation(
     if failure.perhaps:
         fields.append(labelled("perhaps", failure.perhaps))
     if failure.first:
-        fields.append(
-            labelled("read first", f"{failure.first}: of the same case, and explains this")
-        )
+        fields.append(labelled("root cause (same case)", failure.first))
     if failure.event:
         fields.append(labelled("sent", failure.event))
     if isinstance(case, TrainingCase) and case.perturbation.words:
@@ -118,7 +116,7 @@ def unproved(
         f"{rule} inconclusive for {implementation}: it was judged on {judged} of its own cases"
     ]
     missing, reasons = list(missing), list(reasons)
-    # A refusal already explains why a situation was never met.
+    # A refusal already explains why a condition was never met.
     if missing and not any(" raised " in reason for reason in reasons):
         lines.append(labelled("never met", "; ".join(missing)))
         lines.append(

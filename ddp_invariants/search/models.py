@@ -5,12 +5,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from ddp_invariants.cases.layers import ROWS, Activation, Dtype, Layer, LayerKind, Layout, Model
+from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
+from ddp_invariants.cases.layers import ROWS, Activation, Layer, LayerKind, Layout, Model
 
 _SMALL = st.integers(0, 7)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
-_ONE_IN_EIGHT = st.sampled_from((False,) * 7 + (True,))
 _BLOCKS = st.sampled_from(
     ("",) * 20 + ("convolution", "norm", "attention", "transformer", "dropout", "batch_norm")
 )
@@ -22,7 +22,12 @@ _COMPLEX = (
     Layer("linear", dtype="complex64", bias=True, layout="transposed"),
 )
 _RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
-_ODD = st.sampled_from(("bfloat16", "sparse", *_COMPLEX[:1], "bfloat16", "sparse", *_COMPLEX[1:2]))
+_ODD = st.sampled_from(
+    (LOW_PRECISION[0], "sparse", *_COMPLEX[:1], LOW_PRECISION[-1], "sparse", *_COMPLEX[1:2])
+)
+_RARELY_LOW: SearchStrategy[Dtype | None] = st.sampled_from(
+    (None,) * 7 * len(LOW_PRECISION) + LOW_PRECISION
+)
 _DRAWN = 96
 """The width at which one sample makes a forward draw enough numbers.
 
@@ -43,7 +48,7 @@ _LAYOUTS: SearchStrategy[Layout] = st.sampled_from(
     ("contiguous", "contiguous", "transposed", "strided", "channels_last")
 )
 _ACTIVATIONS: SearchStrategy[Activation] = st.sampled_from(("none", "none", "none", "relu"))
-_Plan = tuple[LayerKind, int, bool, Activation, Layout, bool, bool, bool, int]
+_Plan = tuple[LayerKind, int, bool, Activation, Layout, Dtype | None, bool, bool, int]
 """What `_PLANS` draws."""
 _PLANS: SearchStrategy[_Plan] = st.tuples(
     _KINDS,
@@ -51,15 +56,15 @@ _PLANS: SearchStrategy[_Plan] = st.tuples(
     _COINS,
     _ACTIVATIONS,
     _LAYOUTS,
-    _ONE_IN_EIGHT,
+    _RARELY_LOW,
     _ONE_IN_FOUR,
     _COINS,
     _SMALL,
 )
 """The plan of one more layer.
 
-Its parts are kind, outputs (0: as wide as the input), bias, activation, layout, bfloat16, frozen,
-tied, and the number of the layer it is tied to.
+Its parts are kind, outputs (0: as wide as the input), bias, activation, layout, a dtype of low
+precision, frozen, tied, and the number of the layer it is tied to.
 """
 
 
@@ -150,9 +155,8 @@ def _add_plans(layers: list[Layer], plans: list[_Plan], inputs: int) -> int:
             index = fitting[owner % len(fitting)]
             layers.append(replace(made, outputs=layers[index].outputs, tied=index))
         else:
-            lowered: Dtype = "bfloat16" if low else dtype
             fitted = _fitting(layout, width)
-            layers.append(replace(made, frozen=frozen, dtype=lowered, layout=fitted))
+            layers.append(replace(made, frozen=frozen, dtype=low or dtype, layout=fitted))
             if not low:
                 fitting.append(len(layers) - 1)
         width = layers[-1].outputs
@@ -201,7 +205,7 @@ def _with_odd(
     embedding, turned, low, one = (
         draw(_EMBEDDINGS),
         draw(_RARELY_COMPLEX),
-        draw(_ONE_IN_EIGHT),
+        draw(_RARELY_LOW),
         draw(_ODD) if odd else None,
     )
     embedding, turned = (
@@ -210,8 +214,9 @@ def _with_odd(
     )
     # The last layer's gradient comes first, and decides what is decided by the first.
     added = [replace(turned, outputs=width)] if turned is not None and not real else []
-    if low or one == "bfloat16":
-        added.append(Layer("linear", width, dtype="bfloat16"))
+    low = one if one in LOW_PRECISION else low
+    if low is not None:
+        added.append(Layer("linear", width, dtype=low))
     together = [*layers, *added]
     return _with_embedding(draw, together, inputs, embedding) if embedding else together
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,8 +15,9 @@ from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding, Violation
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.situations.failing import Failing
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.search.places import Places
+from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.perturbation import Perturbed
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -67,6 +69,8 @@ class Runner:
             one; a confirmation never does.
         lifeless: The hang or death that has been reported already.
         evidence: The evidence of the last run, for a violation that is stored.
+        places: The places where cases run.
+        simulated: True if the last run was simulated.
     """
 
     def __init__(
@@ -81,6 +85,8 @@ class Runner:
         self.hung = False
         self.lifeless: Violation | None = None
         self.evidence: TrainingEvidence | ShardEvidence | None = None
+        self.places = Places(pool.backend, under_test.scope.not_simulated)
+        self.simulated = False
 
     @property
     def scope(self) -> Scope:
@@ -91,6 +97,9 @@ class Runner:
         self, case: Case, *, confirming: bool = False, rule: str = "", observed: bool = False
     ) -> dict[str, Finding]:
         """Run one case and judge it by every rule about its kind.
+
+        Simulated failures of a rule count only after the real backend has shown one, too. Until
+        then such a case runs there as well, and only that run counts.
 
         Args:
             case: The case.
@@ -104,36 +113,86 @@ class Runner:
         asked = rule or ("observed" if observed else "")
         if journal is not None and (known := journal.findings(asked, name, case)) is not None:
             return known
+        simulates = not confirming and self.options.isolation == "pooled" and not observed
+        found = self._simulated(case, rule) if simulates and self.places.simulates(case) else None
+        if found is None:
+            found = self.really(case, confirming=confirming, rule=rule, observed=observed)
+        if journal is not None:
+            journal.note(asked, name, case, found)
+        return found
+
+    def _simulated(self, case: Case, rule: str) -> dict[str, Finding] | None:
+        """Return the findings of a simulated run; None if they do not count."""
+        assert isinstance(case, TrainingCase)
+        evidence = self._trained(case, rule, self._simulate)
+        if evidence is None:
+            return None
+        found = self._judged(evidence, "simulated")
+        failed = {failure.rule for failure in self.failures(found, case)}
+        if self.places.believes(failed):
+            return found
+        real = self.really(case, rule=rule)
+        seen = {failure.rule for failure in self.failures(real, case)}
+        if seen:
+            self.places.believe(failed & seen)
+        else:
+            self.places.disbelieve(failed)
+            self.ledger.unreal[case_id(case, self.under_test.named(case))] = ", ".join(
+                sorted(failed)
+            )
+        return real
+
+    def _simulate(self, case: TrainingCase) -> TrainingEvidence | None:
+        evidence = self.pool.simulate(case, self.under_test.ddp)
+        if evidence is None and not self.places.why_not:
+            self.places.why_not = self.pool.not_simulated.get(self.under_test.ddp, "")
+        return evidence
+
+    def really(
+        self, case: Case, *, confirming: bool = False, rule: str = "", observed: bool = False
+    ) -> dict[str, Finding]:
+        """Run one case over the real backend and judge it; the arguments are those of `findings`."""
         fresh = confirming or self.options.isolation == "fresh"
         patience = min(HUNG_DEADLINE, self.pool.deadline) if self.hung and not confirming else None
-        evidence: TrainingEvidence | ShardEvidence
+        evidence: TrainingEvidence | ShardEvidence | None
         if isinstance(case, TrainingCase):
             observed = observed or not fresh or _needs_observed_groups(rule, case)
-            evidence = self._trained(case, rule, fresh=fresh, observed=observed, patience=patience)
+            train = partial(
+                self.pool.train,
+                ddp=self.under_test.ddp,
+                fresh=fresh,
+                observed=observed,
+                patience=patience,
+            )
+            evidence = self._trained(case, rule, train)
         else:
             evidence = self.pool.shards(
                 case, self.under_test.sampler, fresh=fresh, patience=patience
             )
-        self.evidence = evidence
-        self.ledger.look_at(evidence)
+        assert evidence is not None
         self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
-        findings = judge(evidence, self.scope.declared, self.scope.sampler)
-        if journal is not None:
-            journal.note(asked, name, case, findings)
-        return findings
+        return self._judged(evidence, str(self.pool.backend))
+
+    def _judged(self, evidence: TrainingEvidence | ShardEvidence, place: str) -> dict[str, Finding]:
+        """Judge the evidence of a run, and count the run at its place."""
+        self.evidence, self.simulated = evidence, place == "simulated"
+        self.ledger.ran[place] += 1
+        self.ledger.look_at(evidence)
+        return judge(evidence, self.scope.declared, self.scope.sampler)
 
     def _trained(
-        self, case: TrainingCase, rule: str, *, fresh: bool, observed: bool, patience: float | None
-    ) -> TrainingEvidence:
+        self,
+        case: TrainingCase,
+        rule: str,
+        train: Callable[[TrainingCase], TrainingEvidence | None],
+    ) -> TrainingEvidence | None:
         """Run a training case, and run it again undisturbed if the rule compares the two runs."""
-        ddp = self.under_test.ddp
-        evidence = self.pool.train(case, ddp, fresh=fresh, observed=observed, patience=patience)
+        evidence = train(case)
         repeats = rule in ALL_RULES and ALL_RULES[rule].repeats_undisturbed(case)
-        if not repeats or evidence.incident is not None:
+        if evidence is None or not repeats or evidence.incident is not None:
             return evidence
-        undisturbed = case.without(Disturbed, Failing)
-        plain = self.pool.train(undisturbed, ddp, fresh=fresh, observed=observed, patience=patience)
-        return replace(evidence, unperturbed=plain)
+        plain = train(case.without(Perturbed, FailureInjection))
+        return None if plain is None else replace(evidence, unperturbed=plain)
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
         """Enter a case and its findings into the ledger, and call the listener."""

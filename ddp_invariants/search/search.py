@@ -35,6 +35,8 @@ from ddp_invariants.situations.poison import Poisoned
 SHRINK_RUNS = 300
 """Cases that a property runs after its first failure, to shrink it."""
 SHRINK_SECONDS = 20.0
+REAL_TRIES = 5
+"""Failing cases tried over the real backend, simplest first, to find one that fails there."""
 
 
 class Asked(NamedTuple):
@@ -83,6 +85,7 @@ class Search:
         sighting: The first failure, before it was shrunk.
         judged: How many cases the rule judged.
         met: The situations it met.
+        met_really: Those of them that it met over the real backend.
         reasons: Why it did not judge a case, counted.
     """
 
@@ -93,6 +96,7 @@ class Search:
         self.sighting: Sighting | None = None
         self.judged = 0
         self.met: set[str] = set()
+        self.met_really: set[str] = set()
         self.reasons: dict[str, int] = {}
         self._began, self._found_at, self._runs_since = time.monotonic(), 0.0, 0
         self._by_meaning = False
@@ -163,6 +167,8 @@ class Search:
         else:
             self.cases[asked.rule] += 1
         own = self.enter(asked.case, self.runner.findings(asked.case, rule=asked.rule))
+        if own is None and self._is_new_to_reality:
+            own = self.enter(asked.case, self.runner.really(asked.case, rule=asked.rule))
         if own is not None:
             if not self.failing:
                 self._found_at = time.monotonic()
@@ -171,6 +177,12 @@ class Search:
                 )
             self.failing[asked] = own
         return own
+
+    @property
+    def _is_new_to_reality(self) -> bool:
+        """True if the last case met a situation, in the simulation alone, that the rule needs."""
+        needed = self.met.intersection(ALL_RULES[self.rule].needs if self.rule else ())
+        return self.runner.simulated and not needed <= self.met_really
 
     def _is_spent(self) -> bool:
         """Return whether the first failure is to be made no simpler."""
@@ -197,6 +209,8 @@ class Search:
         else:
             self.judged += 1
             self.met |= own.met
+            if not self.runner.simulated:
+                self.met_really |= own.met
         if own.failure is not None or not own.unjudged:
             return own.failure
         # A hang or a death leaves every other rule without evidence: every search reports it.
@@ -227,6 +241,23 @@ class Search:
                 if seen is not None and (seen.rule == failure.rule or not self.rule):
                     failure, case, improved = seen, candidate, True
                     break
+        return self._real(rule, failure, case)
+
+    def _real(self, rule: str, failure: Failure, case: Case) -> tuple[Failure, Case]:
+        """Return the simplest case that fails over the real backend, too.
+
+        A failure that depends on the order in which ranks run may show in the simulation alone.
+        """
+        if not self.runner.places.simulates(case):
+            return failure, case
+        failing = sorted(self.failing.items(), key=lambda seen: len(to_json(seen[0].case)))
+        tried = [(Asked(rule, case), failure), *failing[:REAL_TRIES], *failing[-1:]]
+        for asked, simulated in tried:
+            findings = self.runner.really(asked.case, rule=asked.rule)
+            if any(
+                found.rule == simulated.rule for found in self.runner.failures(findings, asked.case)
+            ):
+                return simulated, asked.case
         return failure, case
 
     def missing(self) -> list[str]:

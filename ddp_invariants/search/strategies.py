@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase, Values
+from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.program import (
@@ -23,7 +24,9 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
-from ddp_invariants.search.models import OPTIONS, models
+from ddp_invariants.search.models import OPTIONS as OF_MODELS
+from ddp_invariants.search.models import models
+from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.draft import Draft
 
@@ -59,6 +62,8 @@ _OPTIMIZERS = st.sampled_from(
     )
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
+_NARROW = 2.0**20
+"""The largest number of a dtype in which most runs on large inputs would overflow."""
 _OTHERS = st.none() | st.integers(1, 6)
 """The world sizes of ranks that load a state of other ranks."""
 
@@ -99,7 +104,7 @@ def training_cases(
     Raises:
         TypeError: There is no such option.
     """
-    of_models = {name: options.pop(name) for name in OPTIONS if name in options}
+    of_models = {name: options.pop(name) for name in OF_MODELS if name in options}
     sizes = [size for size in world_sizes if size <= scope.max_world_size]
     draft = Draft(
         draw,
@@ -131,11 +136,10 @@ def _options(wanted: dict[str, Any]) -> dict[str, Any]:
     Raises:
         TypeError: An option is wanted that no situation has.
     """
-    known = {name: value for kind in SITUATIONS for name, value in kind.options.items()}
-    unknown = sorted(wanted.keys() - known.keys())
+    unknown = sorted(wanted.keys() - OF_SITUATIONS.keys())
     if unknown:
         raise TypeError(f"training_cases() has no option {unknown[0]!r}")
-    return known | wanted
+    return OF_SITUATIONS | wanted
 
 
 def _draw_situations(draft: Draft, *moments: str) -> None:
@@ -180,6 +184,8 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
         draft.clear_gradients()
     values: Values = draft.choice(("integer", "real"))
     log2_scale = draft.choice((0, 0, 0, 8, -8))
+    if min(DTYPES[layer.dtype].largest for layer in draft.model.layers) < _NARROW:
+        log2_scale = min(log2_scale, 0)
     _draw_situations(draft, "timing", "forwards")
     case = TrainingCase(
         model=draft.model,

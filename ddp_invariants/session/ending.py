@@ -1,8 +1,10 @@
 """The end of a session: at once if interrupted, with an exit status that shows the result."""
 
 import _thread
+import ctypes
 import gc
 import re
+import signal
 import sys
 import threading
 from functools import partial
@@ -14,6 +16,8 @@ from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.ledger import Ledger
 
+_PR_SET_PDEATHSIG = 1
+"""The number of an operation, as in the kernel's linux/prctl.h."""
 AGAIN = 0.01
 """Seconds until a lost interrupt is raised again: a callback takes microseconds."""
 
@@ -39,6 +43,14 @@ def _ignored(hook: Any, ignored: Any) -> None:
     again = threading.Timer(AGAIN, _thread.interrupt_main)
     again.daemon = True
     again.start()
+
+
+def end_with_main_process() -> None:
+    """Have the kernel kill this worker of pytest when the main process ends, also if it is killed.
+
+    A worker notices the end of the main process only when its current property has ended.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hurry(excinfo: pytest.ExceptionInfo[BaseException], *, whole_stack: bool) -> None:

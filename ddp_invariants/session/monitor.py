@@ -150,7 +150,7 @@ def report_properties(ledger: Ledger, rule: str) -> Iterator[tuple[str, str]]:
     """Yield the report properties (as in JUnit) of a test's rule, from this process's ledger."""
     entry = ledger[rule]
     yield RULE, rule
-    yield "verdict", ledger.said(rule)
+    yield "verdict", ledger.verdict_of(rule)
     yield "cases judged", str(entry.judged)
     yield "things compared", str(entry.compared)
     yield "largest error", f"{entry.worst:.2f} of bound" if entry.worst else "none"

@@ -7,9 +7,10 @@ import pytest
 
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
 from ddp_invariants.errors import CaseError
-from ddp_invariants.implementation.spec import OPTIONS
+from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes import backends, job
 from ddp_invariants.records import reading
+from ddp_invariants.session import option_texts
 from ddp_invariants.session.outputs import OutputFiles
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
@@ -26,7 +27,7 @@ def add(parser: pytest.Parser) -> None:
         group.addoption(
             name,
             metavar=option.placeholder,
-            help=option.help,
+            help=option.text,
             default=[] if option.repeatable else option.default,
             action="append" if option.repeatable else "store",
         )
@@ -41,29 +42,34 @@ def _add_search(group: pytest.OptionGroup) -> None:
         "--profile",
         default="default",
         choices=sorted(PROFILES),
-        help="number of cases per property",
+        help=defaulting(
+            "number of cases per property: "
+            + ", ".join(f"{name} {number}" for name, number in PROFILES.items()),
+            "default",
+        ),
     )
     group.addoption(
         "--cases",
         type=int,
         default=None,
         metavar="N",
-        help="cases per property, instead of the profile's",
+        help=defaulting("number of cases per property", "the profile's"),
     )
     group.addoption(
         "--max-world-size",
         type=int,
         default=None,
         metavar="W",
-        help=f"largest world size drawn (default {MAX_WORLD_SIZE}; under torchrun or srun, the "
-        "job's)",
+        help=defaulting(
+            option_texts.MAX_WORLD_SIZE, f"{MAX_WORLD_SIZE}; under torchrun or srun, the job's"
+        ),
     )
     group.addoption(
         "--seed",
         type=int,
         default=None,
         metavar="N",
-        help="seed of the search (default: a new one, printed)",
+        help=defaulting(option_texts.SEED, "a new one, which is printed"),
     )
 
 
@@ -73,20 +79,23 @@ def _add_processes(group: pytest.OptionGroup) -> None:
         "--isolation",
         default="pooled",
         choices=("pooled", "fresh"),
-        help="pooled: keep ranks between cases; fresh: new processes and groups for each case",
+        help=defaulting(
+            "pooled: keep the ranks' processes between cases; fresh: start new processes and process "
+            "groups for each case, which is slower",
+            "pooled",
+        ),
     )
     group.addoption(
         "--backend",
         default="auto",
         choices=backends.BACKENDS,
-        help="the backend over which ranks communicate; if this machine or this torch lacks it, the "
-        "rules are reported as not run",
+        help=option_texts.BACKEND,
     )
     group.addoption(
         "--device",
         default=None,
         choices=backends.DEVICES,
-        help="device of the tensors (default: the one that the backend needs)",
+        help=option_texts.DEVICE,
     )
 
 
@@ -97,25 +106,32 @@ def _add_files(group: pytest.OptionGroup) -> None:
         default=[],
         action="append",
         metavar="FILE",
-        help="file of expected deviations, in addition to the shipped ones; repeatable",
+        help=option_texts.DEVIATIONS,
     )
     group.addoption(
         "--certificate",
         default=None,
         metavar="FILE",
-        help="write FILE.json and its page FILE.html; give either name",
+        help=defaulting(
+            "write a certificate, FILE.json, and its page, FILE.html; give either name",
+            "none is written",
+        ),
     )
     group.addoption(
         "--badge",
         default=None,
         metavar="FILE",
-        help="write a badge for shields.io's endpoint",
+        help=defaulting(
+            "write the verdict as JSON for an endpoint badge of shields.io", "none is written"
+        ),
     )
     group.addoption(
         "--replay",
         default=None,
         metavar="FILE",
-        help="judge the case in FILE instead of drawing cases",
+        help=defaulting(
+            "judge only the case in FILE, a stored violation or a bare case", "draw cases"
+        ),
     )
 
 

@@ -161,7 +161,7 @@ class Progress:
         """Count the rules by their current state."""
         counts = {"held": 0, "violated": 0, "inconclusive": 0, "not claimed": 0, "open": 0}
         for rule in ALL_RULES:
-            verdict = ledger.said(rule)
+            verdict = ledger.verdict_of(rule)
             kind = {"holds": "held", "observed": "held"}.get(verdict, verdict)
             known = (
                 verdict in ("violated", "inconclusive")
@@ -172,7 +172,7 @@ class Progress:
         return counts
 
     def vacuous(self, ledger: Ledger) -> Mapping[str, list[str]]:
-        """Return the rules whose property is running, with the situations they have not met yet."""
+        """Return the rules whose property is running, with the conditions they have not met yet."""
         running = [
             rule
             for rule in ALL_RULES
@@ -240,7 +240,7 @@ class Screen:
             ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
             Text(progress.line(ledger), overflow="ellipsis", no_wrap=True),
         ]
-        bad = [rule for rule in ALL_RULES if ledger.said(rule) == "violated"]
+        bad = [rule for rule in ALL_RULES if ledger.verdict_of(rule) == "violated"]
         rows += [Text(f"violated: {', '.join(bad)}", style="bold red")] if bad else []
         rows += [
             Text(

@@ -232,6 +232,10 @@ class SessionState:
                 self.discovery.scope(self.config.option.max_world_size),
                 bounded=self.shared["bounded"],
             )
+            if self.config.option.backend != "auto":
+                scope = replace(scope, not_simulated=f"--backend {self.backend.backend}")
+            elif job.led() is not None:
+                scope = replace(scope, not_simulated="ranks of a job are given")
             self.trial = Trial(
                 Pool(self.shared["addresses"], backend=self.backend),
                 UnderTest(*self.under_test, scope),
@@ -252,7 +256,7 @@ class SessionState:
             ("seed", str(shared["seed"])),
             ("cases judged", str(self.ledger.cases)),
         )
-        yield from ((rule, self.ledger.said(rule)) for rule in ALL_RULES)
+        yield from ((rule, self.ledger.verdict_of(rule)) for rule in ALL_RULES)
 
     def finish(self, status: int) -> int:
         """End the monitor, write the wanted files, and return the session's exit status.
@@ -283,10 +287,10 @@ class SessionState:
         if any(entry.confirmed for entry in entries):
             return
         for entry in entries:
-            if entry.seen and entry.sighted:
+            if entry.seen and entry.first_failure:
                 case, failure = (
-                    from_plain(entry.sighted["case"]),
-                    Failure(**entry.sighted["failure"]),
+                    from_plain(entry.first_failure["case"]),
+                    Failure(**entry.first_failure["failure"]),
                 )
                 stored = violation.of(
                     case, failure, *self.under_test, confirmed=(0, 0), evidence=None, repeat=""

@@ -18,22 +18,22 @@ from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.crossed import Crossed
-from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.resized import Resized
-from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.schedule import RateSchedule
-from ddp_invariants.situations.timing import Disturbed
 from ddp_invariants.situations.uneven import UnevenInputs
 from ddp_invariants.situations.unused import UnusedLayers
 
 SITUATIONS: tuple[type[Situation], ...] = (
     Poisoned,
-    Disturbed,
-    Failing,
+    Perturbed,
+    FailureInjection,
     NoSyncStyle,
     UnusedLayers,
     Crossed,
@@ -43,11 +43,19 @@ SITUATIONS: tuple[type[Situation], ...] = (
     UnevenInputs,
     Resized,
     Clipping,
-    Scaling,
+    Scaler,
     Autocast,
     RateSchedule,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
+
+OPTIONS: dict[str, Any] = {
+    name: default for kind in SITUATIONS for name, default in kind.options.items()
+}
+"""The options of all situations by name, with their defaults.
+
+The options belong to `search.strategies.training_cases`, and a rule's row states them (`Draws`).
+"""
 
 register(*SITUATIONS)
 

@@ -142,8 +142,8 @@ class Actions(Situation):
         )
         table: dict[str, Capability] = {}
         after = "in_parts"
-        for name, (kind, *situations) in _CAPABILITIES.items():
-            table[name] = _capability(kind, situations, after)
+        for name, (kind, *conditions) in _CAPABILITIES.items():
+            table[name] = _capability(kind, conditions, after)
             after = name
             if name == "forward_only":
                 table["forward_only_quiet"], after = quiet, "forward_only_quiet"
@@ -156,18 +156,18 @@ _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
     "forward_only": ("forward only", "a forward without a backward"),
     "learning_rate": ("learning rate", "a new learning rate"),
     "decay": ("decay", "less momentum and weight decay"),
-    "freeze": ("freeze", "a layer frozen", "frozen for a while"),
-    "unfreeze": ("unfreeze", "a layer trained from then on"),
+    "freeze": ("freeze", "a layer frozen", "frozen for some steps"),
+    "unfreeze": ("unfreeze", "a layer unfrozen"),
     "cast": ("cast", "parameters cast and cast back"),
     "copy": ("copy", "a deep copy"),
     "assign": ("assign", "parameters assigned"),
     "state": ("reload", "saved and loaded"),
     "buffers_written": ("buffers", "buffers written to between steps"),
 }
-"""The capabilities in the order of probing, with their kinds of action and rules' situations."""
+"""The capabilities in the order of probing, with their kinds of action and the rules' conditions."""
 
 
-def _capability(kind: BetweenStepsKind, situations: list[str], after: str) -> Capability:
+def _capability(kind: BetweenStepsKind, conditions: list[str], after: str) -> Capability:
     """Return the capability to go on training after a kind of action."""
     layers: tuple[Layer, ...] = (
         *FOUR[:2],
@@ -182,7 +182,7 @@ def _capability(kind: BetweenStepsKind, situations: list[str], after: str) -> Ca
         lambda case: any(action.kind == kind for action in case.between_steps),
         lambda case: _without(case, kind),
         replace(GENTLE, model=model, steps=3, situations=(Actions((action,)),)),
-        frozenset(situations),
+        frozenset(conditions),
         after,
     )
 

@@ -32,7 +32,7 @@ class Capability:
         present: A function that returns whether a case contains the feature.
         removed: A function that returns the case without the feature.
         probe: A small case that contains the feature and little else.
-        situations: The situations of rules that only cases with the feature can meet.
+        conditions: The conditions of rules that only cases with the feature can meet.
         after: The capability after which this one is probed and removed; "" for the place at
             which the table of its module lists it.
         words: A description of the inputs that an implementation accepts which has the
@@ -42,20 +42,20 @@ class Capability:
     present: Callable[[TrainingCase], bool]
     removed: Callable[[TrainingCase], TrainingCase]
     probe: TrainingCase
-    situations: frozenset[str] = frozenset()
+    conditions: frozenset[str] = frozenset()
     after: str = ""
     words: str = ""
 
 
 def of_situation(
-    kind: type[Situation], probe: TrainingCase, *situations: str, after: str, words: str = ""
+    kind: type[Situation], probe: TrainingCase, *conditions: str, after: str, words: str = ""
 ) -> Capability:
     """Return the capability of a case to contain a situation of a class."""
     return Capability(
         lambda case: case.get(kind) is not None,
         lambda case: case.without(kind),
         probe,
-        frozenset(situations),
+        frozenset(conditions),
         after,
         words,
     )

@@ -48,5 +48,5 @@ class Crossed(Situation):
         """Return the capability to take gradients in an order that differs between ranks."""
         model = Model(4, (*FOUR, Layer("branches")))
         probe = replace(BASE, model=model, steps=3, bucket_cap=1, situations=(cls(1),))
-        situation = "gradients ready in another order on one rank"
-        return {"crossed": of_situation(cls, probe, situation, after="unused")}
+        condition = "gradients ready in another order on one rank"
+        return {"crossed": of_situation(cls, probe, condition, after="unused")}

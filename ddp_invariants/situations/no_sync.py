@@ -69,12 +69,12 @@ class NoSyncStyle(Situation):
         }
 
 
-def _capability(style: NoSync, situation: str, after: str) -> Capability:
+def _capability(style: NoSync, condition: str, after: str) -> Capability:
     """Return the capability of a style."""
     return Capability(
         lambda case: case.no_sync == style,
         lambda case: case.without(NoSyncStyle),
         replace(BASE, accumulation=2, situations=(NoSyncStyle(style),)),
-        frozenset({situation}),
+        frozenset({condition}),
         after,
     )

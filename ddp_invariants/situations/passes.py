@@ -122,13 +122,13 @@ class PassOrder(Situation):
         }
 
 
-def _capability(order: Passes, situation: str, after: str) -> Capability:
+def _capability(order: Passes, condition: str, after: str) -> Capability:
     """Return the capability of an order."""
     return Capability(
         lambda case: case.passes == order,
         lambda case: case.without(PassOrder),
         replace(GENTLE, accumulation=2, situations=(PassOrder(order),)),
-        frozenset({situation}),
+        frozenset({condition}),
         after,
     )
 

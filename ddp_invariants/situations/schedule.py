@@ -84,5 +84,5 @@ class RateSchedule(Situation):
         """Return the capability to train with a schedule."""
         probe = replace(GENTLE, steps=3, situations=(cls((0, -1)),))
         words = "a learning rate that a schedule sets before every step"
-        situation = "a scheduled learning rate"
-        return {"schedule": of_situation(cls, probe, situation, after="decay", words=words)}
+        condition = "a scheduled learning rate"
+        return {"schedule": of_situation(cls, probe, condition, after="decay", words=words)}

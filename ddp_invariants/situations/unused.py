@@ -99,7 +99,7 @@ class UnusedLayers(Situation):
                 "unused on all ranks",
                 "unused on some ranks",
                 "used at one step and not at another",
-                "used in some micro-steps alone",
+                "used in some micro-steps only",
                 after="join",
             )
         }

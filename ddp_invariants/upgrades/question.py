@@ -1,7 +1,8 @@
 """A difference between two sides as a script of plain torch that prints an interpreter's answer.
 
-The script judges nothing. It is run under the available interpreters before it is handed out, and
-is withheld if they answer alike.
+The script judges nothing. It is run under the available interpreters before it is handed out. It is
+withheld if it prints no answer, or if two interpreters answer alike. A baseline leaves one interpreter,
+so nothing shows that plain torch answers differently under the recorded one.
 """
 
 import re
@@ -17,7 +18,7 @@ from ddp_invariants.discovery.sampler_probe import SAMPLER_CASES
 from ddp_invariants.errors import ExportError, HarnessError, LoadFailure
 from ddp_invariants.export.calls import pieces
 from ddp_invariants.export.running import how_it_ended, ran
-from ddp_invariants.export.script import beyond, called, filled, quoted, takes_ranks
+from ddp_invariants.export.script import beyond, calls_of, filled, quoted, takes_ranks
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
@@ -107,7 +108,7 @@ def write(
         path = folder / f"{name}.py"
         try:
             text = script(pool, entry.difference, entry.case, ddp, sampler, path.name)
-            reason = _not_answered(text, pythons)
+            reason = _why_withheld(text, pythons)
             if not reason:
                 path.write_text(text, encoding="utf-8")
         except (ExportError, LoadFailure, HarnessError, OSError) as error:
@@ -188,7 +189,7 @@ def _of_training(
     if shows == ("saved",):
         case = case.without(Actions)
     reason = beyond(case, declared, source, ddp)
-    calls = reason or called(pool, case, case, ddp, declared, source)
+    calls = reason or calls_of(pool, case, case, ddp, declared, source)
     if isinstance(calls, str):
         raise ExportError(calls)
     if case.perturbation.kind not in ("none", "late"):
@@ -225,17 +226,20 @@ def _of_a_sampler(
     }
 
 
-def _not_answered(text: str, pythons: Sequence[str]) -> str:
-    """Run a script under the available interpreters and return why it shows no difference.
+def _why_withheld(text: str, pythons: Sequence[str]) -> str:
+    """Run a script under the available interpreters and return why it must be withheld.
 
-    The result is empty if the answers differ, or if there is one interpreter.
+    The result is empty if the script answers under each interpreter, and two answers differ.
     """
     answers = []
     for python in pythons:
         status, output = ran(text, python)
         if status != 0:
             return f"its script fails: {how_it_ended(status, output)}"
-        answers.append(steady(output.partition(", Python ")[2].partition("\n")[2]))
+        answer = steady(output.partition(", Python ")[2].partition("\n")[2])
+        if not answer.strip():
+            return "its script prints no answer"
+        answers.append(answer)
     if len(answers) > 1 and answers[0] == answers[1]:
         return "in plain torch both sides give the same answer; only the suite shows the difference"
     return ""

@@ -20,7 +20,7 @@ from ddp_invariants.records.violation import StoredViolation, identifier
 from ddp_invariants.report.certificate.certificate import Certificate
 from ddp_invariants.report.certificate.from_session import SessionRun, SessionSettings, make
 from ddp_invariants.search.ledger import Entry, Ledger
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.perturbation import Perturbed
 
 LONG = (
     "a_package_of_somebody_who_likes_names.with_modules_nested_deeply.parallel:"
@@ -32,7 +32,7 @@ DEALT = ShardEvidence(
     ({"shards": [[[4, 1, 0], [7, 2, 5], [3, 6, 4]], [[1, 3, 5], [0, 2, 4], [6, 7, 1]]]},),
 )
 """Eight samples over three ranks: one rank is padded in each epoch."""
-WITHHELD = right(CASE.with_situation(Disturbed(Perturbation("withheld"))))
+WITHHELD = right(CASE.with_situation(Perturbed(Perturbation("withheld"))))
 
 
 def described(name: str = "somebody.ddp:Wrapper") -> dict[str, Any]:

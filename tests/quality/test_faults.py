@@ -133,22 +133,20 @@ def caught(trial: Trial, rule: str) -> Violation:
     return violation
 
 
-def test_a_violation_says_which_of_its_cases_violations_to_read_first(
-    make_trial: TrialMaker,
-) -> None:
+def test_a_violation_names_its_root_cause_in_the_same_case(make_trial: TrialMaker) -> None:
     """A report names the violation of the same case that explains this one.
 
     A sum that is never divided also moves parameters wrongly. A missing wait can make any value
     wrong.
     """
     report = caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "PARAM-3").report
-    assert "read first GRAD-2: the gradient is not the mean" in report
+    assert "root cause (same case) GRAD-2: the gradient is not the mean" in report
     assert (
-        "read first"
+        "root cause"
         not in caught(make_trial(ddp=fault_of("NeverDivides"), cases=20), "GRAD-2").report
     )
     report = caught(make_trial(ddp=fault_of("NoWait"), cases=20), "GRAD-2").report
-    assert "read first COMM-3: the result of a collective is not waited for" in report
+    assert "root cause (same case) COMM-3: the result of a collective is not waited for" in report
 
 
 NORMED = TrainingCase(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from survivors import LOOKS, survivors
 
 from conftest import fault_of
 from ddp_invariants.cases.case import ShardCase, TrainingCase
@@ -67,30 +68,18 @@ def pool(hosts: Hosts) -> Iterator[Pool]:
 
 
 def below(hosts: Hosts) -> set[int]:
-    """Return the ids of all running processes below the hosts."""
-    processes = [
-        process
+    """Return the ids of all processes below the hosts."""
+    return {
+        process.pid
         for host in hosts._processes
         for process in psutil.Process(host.pid).children(recursive=True)
-    ]
-    alive = set()
-    for process in processes:
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE:
-                alive.add(process.pid)
-        except psutil.NoSuchProcess:
-            continue
-    return alive
+    }
 
 
-def left_behind(hosts: Hosts, pool: Pool, within: float = 1.0) -> set[int]:
-    """Return the processes below the hosts that are no ranks, after a while."""
-    until = time.monotonic() + within
-    left = {0}
-    while left and time.monotonic() < until:
-        left = below(hosts) - {process.pid for process in pool.processes.running.values()}
-        time.sleep(0.01)
-    return left
+def left_behind(hosts: Hosts, pool: Pool) -> set[int]:
+    """Return the processes below the hosts that are no ranks and do not end."""
+    ranks = {process.pid for process in pool.processes.running.values()}
+    return survivors(lambda: below(hosts) - ranks)
 
 
 def held() -> tuple[int, int, int]:
@@ -352,9 +341,13 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
             controller.stdin.close()
             controller.wait(10)
             # On a quiet machine one second is enough, and `benchmarks/endurance.py` requires it.
-            # Here other tests run at the same time.
-            _, alive = psutil.wait_procs(everyone, timeout=5.0)
-            assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+            assert (
+                survivors(
+                    lambda: {process.pid for process in everyone if process.is_running()},
+                    looks=5 * LOOKS,
+                )
+                == set()
+            )
         finally:
             controller.kill()  # Otherwise a failure would wait for it.
 

@@ -411,7 +411,7 @@ def test_a_job_that_is_started_anew_runs_no_case_again(
         trial = make_trial(cases=12, seed=5, scope=Scope(2))
         trial.options = replace(trial.options, journal=journal.Journal(folder, "main"))
         before = trial.pool.processes.requests
-        with suppress(Inconclusive):  # Two ranks do not meet every situation.
+        with suppress(Inconclusive):  # Two ranks do not meet every condition.
             trial.certify("GRAD-4")
         return trial.ledger, trial.pool.processes.requests - before
 
@@ -461,10 +461,10 @@ def test_what_cannot_be_run_here_is_not_run_and_certifies_nothing(
 
 
 @pytest.mark.parametrize(
-    ("ranks", "status", "said"),
+    ("ranks", "status", "line"),
     [(3, 0, "FIXED: "), (2, 1, "not run: this command needs 3 ranks; the job has 2")],
 )
-def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, said: str) -> None:
+def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, line: str) -> None:
     """A job replays a case on its processes, if they suffice.
 
     Only rank 0 reads the file. All processes end when rank 0 ends.
@@ -476,7 +476,7 @@ def test_a_case_is_replayed_by_a_job(tmp_path: Path, ranks: int, status: int, sa
         command, cwd=ROOT, text=True, capture_output=True, timeout=120, check=False
     )
     assert done.returncode == status, done.stderr
-    assert (done.stdout + done.stderr).count(said) == 1
+    assert (done.stdout + done.stderr).count(line) == 1
 
 
 TORCHRUN = {

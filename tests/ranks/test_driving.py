@@ -85,11 +85,11 @@ SHAPES: dict[str, tuple[Ddp, str]] = {
 }
 
 
-@pytest.mark.parametrize(("ddp", "told"), SHAPES.values(), ids=SHAPES)
-def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, told: str) -> None:
+@pytest.mark.parametrize(("ddp", "words"), SHAPES.values(), ids=SHAPES)
+def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, words: str) -> None:
     """The shape trains and violates no rule, and the report explains how it is driven."""
     discovery = discover(pool, ddp, Sampler(), 2)
-    assert any(told in line for line in discovery.driven), discovery.driven
+    assert any(words in line for line in discovery.driven), discovery.driven
     scope = discovery.scope(2)
     evidence = pool.train(scope.fit(CASE), ddp)
     assert evidence.incident is None
@@ -190,15 +190,15 @@ def put(path: Path, source: str, ddp: Ddp) -> Ddp:
     return replace(ddp, name=name, setup=tuple(call.format(path=path) for call in ddp.setup))
 
 
-@pytest.mark.parametrize(("source", "ddp", "told"), UNUSABLE.values(), ids=UNUSABLE)
+@pytest.mark.parametrize(("source", "ddp", "sentence"), UNUSABLE.values(), ids=UNUSABLE)
 def test_what_is_no_implementation_gets_one_sentence(
-    pool: Pool, tmp_path: Path, source: str, ddp: Ddp, told: str
+    pool: Pool, tmp_path: Path, source: str, ddp: Ddp, sentence: str
 ) -> None:
     """The sentence names the cause and the remedy, before any property runs."""
     path = tmp_path / "mine.py"
     with pytest.raises(LoadFailure) as raised:
         discover(pool, put(path, source, ddp), Sampler(), 2)
-    assert told.replace("{path}", str(path)) in str(raised.value)
+    assert sentence.replace("{path}", str(path)) in str(raised.value)
 
 
 def test_a_name_in_another_file_is_suggested(pool: Pool, tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_state_to_go_on_from_is_found_where_it_is_offered(
     ] == [standing]
     scope = discovery.scope(4)
     assert scope.excluded("SHARD-9") == (
-        "" if scope.has("resume") else "goes on from no saved state"
+        "" if scope.has("resume") else "cannot continue from a saved state"
     )
     assert scope.has("resume") == (standing is not Standing.ABSENT)
     declared = discovered(

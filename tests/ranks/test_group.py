@@ -17,7 +17,7 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Inconclusive
 from ddp_invariants.search import search as searches
 from ddp_invariants.search.strategies import cases_for, training_cases
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.perturbation import Perturbed
 
 GROUPS = str(Path(__file__).parents[1] / "helpers" / "groups.py")
 CASE = TrainingCase(
@@ -45,7 +45,7 @@ def test_every_collective_gives_the_same_bits_as_on_plain_groups(
     The bits are the same also where timing is perturbed.
     """
     evidence = pool.train(
-        CASE.with_situation(Disturbed(Perturbation(kind, rank=1))), Ddp(f"{GROUPS}:Sweep")
+        CASE.with_situation(Perturbed(Perturbation(kind, rank=1))), Ddp(f"{GROUPS}:Sweep")
     )
     plain = pool.train(CASE, Ddp(f"{GROUPS}:Sweep"), observed=False)
     for observed, expected in zip(evidence.ranks, plain.ranks, strict=True):
@@ -271,7 +271,7 @@ def test_a_confirmed_hang_is_told_as_it_was_seen(
 def test_a_gather_nobody_waits_for_is_told_though_its_result_is_not_withheld(pool: Pool) -> None:
     """COMM-3 reports a gather that nobody waits for, although its result is not withheld."""
     evidence = pool.train(
-        CASE.with_situation(Disturbed(Perturbation("withheld"))), Ddp(f"{GROUPS}:GathersAndForgets")
+        CASE.with_situation(Perturbed(Perturbation("withheld"))), Ddp(f"{GROUPS}:GathersAndForgets")
     )
     failure = judge(evidence)["COMM-3"].failure
     assert failure is not None

@@ -1,6 +1,7 @@
 """pytest as a user runs it: one-sentence messages, exit statuses, and no leftovers."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from survivors import LOOKS, alive, dying, survivors
 
 from conftest import Session
 from ddp_invariants.cases.case import TrainingCase, to_json
@@ -251,8 +253,53 @@ def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signa
         assert len(below) >= 8
         session.send_signal(number)
         session.wait(timeout=20)
-        until = time.monotonic() + 5
-        while time.monotonic() < until:
-            below = [p for p in below if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-            time.sleep(0.05)
-        assert below == []
+        assert (
+            survivors(
+                lambda: {process.pid for process in below if process.is_running()}, looks=5 * LOOKS
+            )
+            == set()
+        )
+
+
+SLEEPER = """
+import os, pathlib, time
+
+def test_sleeps():
+    pathlib.Path("worker.tmp").write_text(str(os.getpid()))
+    pathlib.Path("worker.tmp").rename("worker")
+    time.sleep(1000)
+"""
+
+
+def test_a_worker_ends_at_once_with_a_main_process_that_is_killed(tmp_path: Path) -> None:
+    """The kernel ends a worker in the middle of a test when the main process is killed."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
+    (tmp_path / "test_sleeps.py").write_text(SLEEPER)
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "1", "test_sleeps.py"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        ) as session,
+        ExitStack() as ending,
+    ):
+        ending.callback(session.kill)  # Also if an assertion below fails.
+        until = time.monotonic() + 150
+        while not (tmp_path / "worker").exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        worker = int((tmp_path / "worker").read_text())
+        session.kill()
+        session.wait()
+        assert survivors(lambda: {worker}) == set()
+
+
+def test_a_killed_process_is_no_survivor_and_a_living_one_is() -> None:
+    """A process survives if it lives and nobody has killed it."""
+    with subprocess.Popen(["sleep", "1000"]) as sleeper:
+        assert alive(sleeper.pid)
+        assert not dying(sleeper.pid)
+        assert survivors(lambda: {sleeper.pid}, looks=2) == {sleeper.pid}
+        sleeper.kill()
+        assert survivors(lambda: {sleeper.pid}, looks=1) == set()
+    assert not alive(sleeper.pid)

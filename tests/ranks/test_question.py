@@ -20,8 +20,8 @@ from ddp_invariants.errors import ExportError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.situations.failing import Failing
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
@@ -123,7 +123,7 @@ def script_of(
         ),
         (
             "rule: LIVE-2",
-            SMALLEST.with_situation(Failing(InjectedFailure("backward error"))),
+            SMALLEST.with_situation(FailureInjection(InjectedFailure("backward error"))),
             ["rank 0: step 0: the user's own exception reaches the user"],
         ),
         (
@@ -236,7 +236,7 @@ def test_a_script_tells_a_rank_that_raises_from_one_that_hangs(
         ),
         (
             "number: forward",
-            SMALLEST.with_situation(Disturbed(Perturbation("withheld"))),
+            SMALLEST.with_situation(Perturbed(Perturbation("withheld"))),
             "the case withholds results",
         ),
     ],
@@ -254,7 +254,7 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
 ) -> None:
     """A script is withheld if both interpreters print the same after the version.
 
-    A script that fails is not handed out either.
+    A script that fails or prints no answer is not handed out either, under one interpreter too.
     """
     argument = ShrunkDifference(
         Difference(
@@ -284,6 +284,10 @@ def test_a_script_is_run_under_both_and_withheld_where_they_answer_alike(
         "its script fails: it ended with status 1 and said 'TypeError: so'"
         in written.differences[0].script
     )
+    for silent in ("", "torch 2, Python 3\n", "torch 2, Python 3\n \n"):
+        monkeypatch.setattr(question, "ran", lambda *_, output=silent: (0, output))
+        written = question.write(folder, outcome, pool, *TORCH, ["new"])
+        assert written.differences[0].script == "none: its script prints no answer"
     monkeypatch.setattr(question, "ran", lambda *_: (0, "torch 2, Python 3\nso\n"))
     written = question.write(tmp_path / "gone", outcome, pool, *TORCH, ["new"])
     assert "No such file or directory" in written.differences[1].script

@@ -36,9 +36,9 @@ from ddp_invariants.search.replay import replay
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
-from ddp_invariants.situations.scaling import Scaling
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.unused import UnusedLayers
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ RIGHT = {
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 TWO_STEPS = replace(SMALLEST, steps=2, data=Data(samples=4))
 ACCUMULATED = replace(SMALLEST, accumulation=2, data=Data(samples=4))
-WITHHELD = SMALLEST.with_situation(Disturbed(Perturbation("withheld")))
+WITHHELD = SMALLEST.with_situation(Perturbed(Perturbation("withheld")))
 CAPPED = replace(SMALLEST, bucket_cap=1, seed=1)
 RICH = TrainingCase(
     model=Model(
@@ -219,7 +219,7 @@ def test_a_script_computes_what_the_case_does_on_each_rank(
 
 
 SCALED = TWO_STEPS.with_situation(
-    Poisoned(Poison(0, 0, "inf")), Scaling(LossScale(4, unscaled=True))
+    Poisoned(Poison(0, 0, "inf")), Scaler(LossScale(4, unscaled=True))
 )
 
 
@@ -303,13 +303,13 @@ def test_what_a_scaled_step_moves_is_beyond_a_script(pool: Pool) -> None:
     """
     stored = stored_violation(
         pool,
-        replace(SCALED.without(Poisoned), steps=4, situations=(Scaling(LossScale(4, interval=1)),)),
+        replace(SCALED.without(Poisoned), steps=4, situations=(Scaler(LossScale(4, interval=1)),)),
         "PARAM-6",
         ddp="ddp_invariants.faults.scaled:unscales_by_the_first",
     )
     with pytest.raises(
         ExportError,
-        match="a loss is scaled, which a script shows of rules about what ranks skip",
+        match="a loss is scaled, and a script then shows only rules about skipped steps",
     ):
         export.script(pool, stored)
 

@@ -27,7 +27,13 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cli import main
 from ddp_invariants.discovery.result import Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.invariants.diagnosis.excerpts import mismatch, shard_map, timeline
+from ddp_invariants.invariants.diagnosis.excerpts import (
+    Example,
+    mismatch,
+    of_violation,
+    shard_map,
+    timeline,
+)
 from ddp_invariants.ranks.driving import imports
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call
@@ -463,3 +469,12 @@ def test_the_same_certificate_gives_the_same_page() -> None:
     assert page.render(made) == page.render(made)
     assert LONG in page.render(made, drawn=False)
     assert asdict(made)["digest"] == made.digest
+
+
+def test_a_picture_without_a_case_is_drawn_all_the_same() -> None:
+    """A certificate may show a mismatch alone, which names no case."""
+    wrong = altered(WITHHELD, 1, "reduced", 1, "layers.0.bias", lambda values: values * 2)
+    shown = of_violation(wrong, "GRAD-2").mismatch
+    assert shown is not None
+    text = page.render(replace(certified(), examples={"training": Example(mismatch=shown)}))
+    assert "The error of each rank" in text

@@ -101,7 +101,7 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         ("[ddp]\nzeero = 1\n", "'zeero' is no declaration (did you mean 'zero'?)"),
         ("ddp = 1\n", "'ddp' is no table"),
@@ -111,7 +111,7 @@ def test_what_is_discovered_is_printed_and_pinned_and_a_pin_is_held_to(
     ],
 )
 def test_a_bad_declaration_file_gets_one_sentence(
-    session: Session, tmp_path: Path, text: str | None, told: str
+    session: Session, tmp_path: Path, text: str | None, sentence: str
 ) -> None:
     """Both the command line and pytest end with status 64 and no traceback."""
     path = tmp_path / "declared.toml"
@@ -124,7 +124,7 @@ def test_a_bad_declaration_file_gets_one_sentence(
         (done.returncode, done.stderr + done.stdout),
     ):
         assert status == 64
-        assert told in output
+        assert sentence in output
         assert "Traceback" not in output
 
 

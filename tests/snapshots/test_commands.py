@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from certificates import certified
 from click.testing import CliRunner, Result
@@ -19,7 +20,8 @@ from conftest import Session
 from ddp_invariants.cli import certify as certifying
 from ddp_invariants.cli import doctor, main, pool
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
-from ddp_invariants.errors import HarnessError, LoadFailure
+from ddp_invariants.errors import USAGE_ERROR, HarnessError, LoadFailure
+from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import SHIPPED
 from ddp_invariants.report import rulebook, side_by_side
 from ddp_invariants.report.certificate.certificate import to_json
@@ -56,7 +58,7 @@ def invoke(*words: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["cerify"], "No such command 'cerify'"),
         (["certify", "--nonsense"], "No such option"),
@@ -76,12 +78,12 @@ def invoke(*words: str) -> Result:
     ],
 )
 def test_a_mistake_in_what_was_asked_ends_with_64_and_a_sentence(
-    words: list[str], told: str
+    words: list[str], sentence: str
 ) -> None:
     """A usage mistake ends with status 64 and a sentence, because status 2 is a verdict."""
     done = invoke(*words)
     assert done.exit_code == 64, done.output
-    assert told in done.output
+    assert sentence in done.output
     assert "Traceback" not in done.output
 
 
@@ -111,7 +113,7 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "sentence"),
     [
         (["--ddp", "nonsense"], "--ddp nonsense: expected reference, torch"),
         (["--ddp", "refrence"], "did you mean reference?"),
@@ -120,12 +122,12 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
     ],
 )
 def test_a_bad_name_is_told_before_anything_is_started(
-    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bad name is reported before any host is started, if the name alone shows the mistake."""
     monkeypatch.setattr(pool, "Hosts", None)
     done = invoke("discover", *words)
-    assert (done.exit_code, told in done.output) == (64, True), done.output
+    assert (done.exit_code, sentence in done.output) == (64, True), done.output
 
 
 def test_the_statuses_and_completion_stand_in_the_help() -> None:
@@ -145,6 +147,35 @@ def test_the_statuses_and_completion_stand_in_the_help() -> None:
             offered = main.get_command(context, name)
             assert offered is not None
             assert offered.get_short_help_str()
+
+
+def test_every_option_has_its_default_in_the_help() -> None:
+    """The help of every command tells each option's default and all exit statuses it can have."""
+    without_default = {"compare": {"old", "baseline"}, "record": {"out"}}
+    with main.make_context("ddp-invariants", ["rules"]) as context:
+        for name in main.list_commands(context):
+            offered = main.get_command(context, name)
+            assert offered is not None
+            for option in offered.get_params(context):
+                if isinstance(option, click.Option) and not option.is_flag and not option.count:
+                    assert option.name is not None
+                    shown = "(default: " in (option.help or "")
+                    assert shown != (option.name in without_default.get(name, ())), (
+                        name,
+                        option.name,
+                    )
+            text = " ".join(invoke(name, "--help").output.split())
+            assert re.search(r"Exit status: 0 \w", text), name
+            assert f"64 {USAGE_ERROR}; 130 interrupted." in text, name
+    replaying = " ".join(invoke("replay", "--help").output.split())
+    assert "default: reference" not in replaying
+    assert replaying.count("(default: as stored in the file)") == len(OPTIONS)
+
+
+def test_a_usage_error_has_the_same_words_everywhere() -> None:
+    """The README, the page on usage and every help text word exit status 64 alike."""
+    for document in (ROOT / "README.md", ROOT / "docs" / "usage.md"):
+        assert USAGE_ERROR in " ".join(document.read_text(encoding="utf-8").split())
 
 
 def test_completion_offers_commands_and_rules(tmp_path: Path) -> None:
@@ -561,7 +592,7 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
             store=tmp_path,
             hosts=hosts,
         )
-        assert held.said("COMM-100") == "holds"
+        assert held.verdict_of("COMM-100") == "holds"
         assert held["COMM-100"].met["several buckets"] > 0
         rounding = Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16")
         with pytest.raises(Violation, match=r"COMM-100 violated by .*RoundsToBfloat16") as raised:

@@ -103,7 +103,7 @@ def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
 
 
 def test_the_page_of_rules_is_what_the_code_says() -> None:
-    """The page of the rules is what the code makes: requirements, sources, situations, faults."""
+    """The page of the rules is what the code makes: requirements, sources, conditions, faults."""
     assert RULES.read_text(encoding="utf-8") == rules_page()
 
 

@@ -149,7 +149,7 @@ def test_an_import_that_runs_upward_is_named() -> None:
 def test_no_module_imports_itself_through_others() -> None:
     """The modules' imports form no circle.
 
-    A situation's hooks take the stepper that calls them. Only the type checker imports it there.
+    An effect's hooks take the stepper that calls them. Only the type checker imports it there.
     """
     graph = {
         module: {

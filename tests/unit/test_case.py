@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -26,6 +27,7 @@ from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records import reading
 from ddp_invariants.search.strategies import cases_for, shard_cases, training_cases
@@ -236,6 +238,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         ),
         (lambda: Model(2, (Layer("dropout"),)), "at least one trainable parameter"),
         (lambda: Layer("norm", dtype="bfloat16"), "'float32' or 'float64' for norm"),
+        (lambda: Layer("norm", dtype="float16"), "nothing of what float16 leaves"),
         (
             lambda: Model(2, (Layer("batch_norm"),)),
             "another kind, since the input width 2 is not divisible by 4",
@@ -369,6 +372,20 @@ def test_no_case_asks_for_what_is_not_taken(case: TrainingCase, without: frozens
     assert [
         name for name in without if TRAINING[name].present(Scope(without=without).fit(case))
     ] == []
+
+
+@given(st.sampled_from(("all", "owner", "hidden")), st.sampled_from(sorted(ALL_RULES)), st.data())
+@settings(deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_every_rule_that_applies_has_cases(
+    gradients: Literal["all", "owner", "hidden"], rule: str, data: st.DataObject
+) -> None:
+    """Cases can be drawn for every rule that a declaration does not exclude.
+
+    Nothing draws for an excluded rule. For GRAD-11 and hidden gradients there is no valid case.
+    """
+    scope = Scope(declared=Declarations(gradients=gradients))
+    assume(not scope.excluded(rule))
+    assert data.draw(cases_for(rule, scope))
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2", "3"])

@@ -18,7 +18,7 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.processes.backends import Backend, DeviceInfo, bound, not_run, wanted
 from ddp_invariants.ranks.training import warm_up
 from ddp_invariants.records.evidence import TrainingEvidence
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.perturbation import Perturbed
 
 ROOT = Path(__file__).parents[2]
 SEEN = DeviceInfo("9", "13.0", nccl=True, devices=2, node="a")
@@ -115,7 +115,7 @@ def evidence(slowed: int, *, plain: TrainingEvidence | None) -> TrainingEvidence
     return replace(
         run,
         case=run.case.with_situation(
-            Disturbed(Perturbation("slow communication", milliseconds=20))
+            Perturbed(Perturbation("slow communication", milliseconds=20))
         ),
         ranks=tuple(replace(rank, slowed=slowed) for rank in run.ranks),
         unperturbed=plain,

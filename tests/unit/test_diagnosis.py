@@ -21,8 +21,8 @@ from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Cause, Failure
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
-from ddp_invariants.situations.timing import Disturbed
 
 WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -240,7 +240,7 @@ def test_what_the_step_before_left_is_named() -> None:
 
 def test_a_buffer_read_too_early_is_named() -> None:
     """A gradient that holds the sentinel, divided or not, is diagnosed as read too early."""
-    evidence = right(THREE.with_situation(Disturbed(Perturbation("withheld"))))
+    evidence = right(THREE.with_situation(Perturbed(Perturbation("withheld"))))
     failure = judge(
         everywhere(evidence, "reduced", 0, WEIGHT, lambda v: np.full_like(v, 12345.0 / 3))
     )["GRAD-2"].failure

@@ -29,13 +29,13 @@ from ddp_invariants.oracle import balls, training
 from ddp_invariants.records.evidence import RankEvidence, Tensors, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.resized import Resized
-from ddp_invariants.situations.scaling import Scaling
-from ddp_invariants.situations.timing import Disturbed
+from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.unused import UnusedLayers
 
 WIDE = Model(2, (Layer("linear", 96), Layer("dropout"), Layer("linear", 2)))
@@ -254,12 +254,12 @@ AROUND = {
     "one rank": replace(PLAIN, world_size=1),
     "subgroup": replace(PLAIN, outside=1),
     "fractions": replace(PLAIN, values="real", log2_scale=8),
-    "forward error": PLAIN.with_situation(Failing(InjectedFailure("forward error", 1))),
-    "backward error": PLAIN.with_situation(Failing(InjectedFailure("backward error", 1))),
-    "withheld": PLAIN.with_situation(Disturbed(Perturbation("withheld"))),
+    "forward error": PLAIN.with_situation(FailureInjection(InjectedFailure("forward error", 1))),
+    "backward error": PLAIN.with_situation(FailureInjection(InjectedFailure("backward error", 1))),
+    "withheld": PLAIN.with_situation(Perturbed(Perturbation("withheld"))),
     "saved by others": PLAIN.with_situation(Resized(1)),
     "poison": PLAIN.with_situation(Poisoned(Poison(1, 1))),
-    "scaler": PLAIN.with_situation(Poisoned(Poison(1, 1, "inf")), Scaling(LossScale(4))),
+    "scaler": PLAIN.with_situation(Poisoned(Poison(1, 1, "inf")), Scaler(LossScale(4))),
     "unused": replace(
         PLAIN, model=replace(WIDE, layers=(*WIDE.layers, Layer("linear", 2)))
     ).with_situation(UnusedLayers((Unused(3, rank=1),))),

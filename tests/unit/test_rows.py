@@ -15,7 +15,7 @@ from ddp_invariants.processes.backends import Backend
 from ddp_invariants.records.verdict import Cause, Failure
 from ddp_invariants.search.models import models
 from ddp_invariants.search.strategies import shard_cases, training_cases
-from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations import OPTIONS
 
 CAUSES_FIRST = [
     "COMM-1",
@@ -138,13 +138,10 @@ def options_of(*strategies: Callable[..., object]) -> dict[str, object]:
     }
 
 
-SITUATIONS_OPTIONS = {name: value for kind in SITUATIONS for name, value in kind.options.items()}
-
-
 @pytest.mark.parametrize(
     ("draws", "options"),
     [
-        (Draws, options_of(training_cases, models) | SITUATIONS_OPTIONS),
+        (Draws, options_of(training_cases, models) | {"of_situations": ()}),
         (ShardDraws, options_of(shard_cases)),
     ],
 )
@@ -155,3 +152,12 @@ def test_what_a_row_draws_are_options_of_the_strategy(
     for field in fields(draws):
         assert field.name in options
         assert field.name == "world_sizes" or field.default == options[field.name]
+
+
+def test_a_row_states_the_options_of_situations_and_no_others() -> None:
+    """Rows draw alike if their options are equal, stated or not; an unknown option is refused."""
+    for name, default in OPTIONS.items():
+        assert Draws(**{name: default}) == Draws()
+        assert Draws(**{name: "other"}).options == Draws().options | {name: "other"}
+    with pytest.raises(TypeError, match="'schedulled'"):
+        Draws(schedulled=True)

@@ -16,6 +16,7 @@ from ddp_invariants.cases.program import (
     InjectedFailure,
     Optimizer,
     Perturbation,
+    PerturbationKind,
     Poison,
     Unused,
 )
@@ -23,7 +24,7 @@ from ddp_invariants.implementation.declarations import Buckets, Declarations, Sa
 from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.sampler_view import UNDECLARED
+from ddp_invariants.invariants.sampler_view import UNDECLARED, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import (
@@ -38,10 +39,10 @@ from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Finding, Verdict
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.situations.failing import Failing
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
-from ddp_invariants.situations.timing import Disturbed
 from ddp_invariants.situations.unused import UnusedLayers
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
@@ -137,7 +138,7 @@ def test_right_evidence_holds_for_every_world_size_optimizer_and_clearing(
     assert findings["PARAM-3"].compared > 0
 
 
-BREACHES: list[tuple[str, str, Alteration]] = [
+ALTERATIONS: list[tuple[str, str, Alteration]] = [
     ("INIT-1", "another value", lambda e: altered(e, 1, "forward", 0, WEIGHT, raised_by_one)),
     ("INIT-1", "source rank moved", lambda e: altered(e, 0, "forward", 0, SCALE, raised_by_one)),
     (
@@ -256,7 +257,9 @@ BREACHES: list[tuple[str, str, Alteration]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "alter"), BREACHES, ids=[f"{rule}-{title}" for rule, title, _ in BREACHES]
+    ("rule", "what", "alter"),
+    ALTERATIONS,
+    ids=[f"{rule}-{title}" for rule, title, _ in ALTERATIONS],
 )
 def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
     """A violation of the rule is found, and named with rank, step or parameter."""
@@ -297,7 +300,7 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
         "RNG-1",
         "GPU-1",
     }
-    assert {rule for rule, _, _ in BREACHES} | tested_elsewhere == set(training.rules)
+    assert {rule for rule, _, _ in ALTERATIONS} | tested_elsewhere == set(training.rules)
 
 
 def test_buf1_tells_which_buffers_a_rank_keeps_to_itself() -> None:
@@ -389,15 +392,15 @@ def test_right_accumulation_breaches_no_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("no_sync", "situation"),
+    ("no_sync", "condition"),
     [("nested", "a nested no_sync"), ("error", "an exception inside no_sync")],
 )
-def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, situation: str) -> None:
+def test_grad8_counts_how_no_sync_was_used(no_sync: NoSync, condition: str) -> None:
     """GRAD-8 needs a nested no_sync and an exception inside no_sync, and counts both."""
     findings = judge(right(ACCUMULATED.with_situation(NoSyncStyle(no_sync))))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
-    assert situation in findings["GRAD-8"].met
-    assert situation in ALL_RULES["GRAD-8"].needs
+    assert condition in findings["GRAD-8"].met
+    assert condition in ALL_RULES["GRAD-8"].needs
 
 
 @pytest.mark.parametrize("rule", ["GRAD-2", "GRAD-3", "GRAD-8", "GRAD-12"])
@@ -437,7 +440,7 @@ def test_what_the_last_micro_step_passes_by_is_reduced_all_the_same() -> None:
     """The gradient of an earlier micro-step is in the mean, and a zero instead violates GRAD-8."""
     findings = judge(right(IN_SOME_MICRO_STEPS))
     assert {name: f.failure for name, f in findings.items() if f.failure} == {}
-    assert findings["GRAD-8"].met >= {"used in some micro-steps alone"}
+    assert findings["GRAD-8"].met >= {"used in some micro-steps only"}
     assert (
         judge(everywhere(right(IN_SOME_MICRO_STEPS), "reduced", 1, SCALE, lambda v: v * 0))[
             "GRAD-8"
@@ -720,7 +723,7 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
 
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
     """If nobody sees the process group, rules about sent calls are not observed and do not hold."""
-    case = CASE.with_situation(Disturbed(Perturbation("withheld")))
+    case = CASE.with_situation(Perturbed(Perturbation("withheld")))
     blind = replace(
         right(case), ranks=tuple(replace(rank, sent=[[]]) for rank in right(case).ranks)
     )
@@ -731,7 +734,7 @@ def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None
 
 def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
     """A bit that depends on timing violates COMM-2, which judges nothing without a second run."""
-    case = CASE.with_situation(Disturbed(Perturbation("delays")))
+    case = CASE.with_situation(Perturbed(Perturbation("delays")))
     evidence = right(case)
     assert judge(evidence)["COMM-2"].unjudged
     finding = judge(replace(evidence, unperturbed=right()))["COMM-2"]
@@ -745,6 +748,28 @@ def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
         failure.perhaps
         == "it changes when collectives start up to 1 ms late, each rank's at times of its own"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "delayed"),
+    [
+        ("delays", "collectives are delayed"),
+        ("late", "collectives are delayed"),
+        ("slow communication", "a stream is delayed"),
+        ("slow computation", "a stream is delayed"),
+    ],
+)
+def test_comm5_names_what_is_delayed(kind: PerturbationKind, delayed: str) -> None:
+    """COMM-5 does not judge perturbed timing, and says if collectives or a stream are delayed."""
+    finding = judge(right(CASE.with_situation(Perturbed(Perturbation(kind)))))["COMM-5"]
+    assert (finding.unjudged, finding.about) == (delayed, False)
+
+
+def test_live1_alone_judges_samplers_and_training() -> None:
+    """LIVE-1 has one row and two judges, since a sampler may hang as well; no other rule has two."""
+    assert training.rules.keys() & sharding.rules.keys() == {"LIVE-1"}
+    rows = [{**vars(rules.rules["LIVE-1"]), "judge": None} for rules in (training, sharding)]
+    assert rows[0] == rows[1]
 
 
 def resent(evidence: TrainingEvidence, calls: list[Call]) -> TrainingEvidence:
@@ -804,7 +829,7 @@ def test_comm5_wants_a_reduction_before_the_last_gradient(
     assert judge(resent(right(), reduced((7, 0.7))))["COMM-5"].unjudged
 
 
-CAUGHT = CASE.with_situation(Failing(InjectedFailure("backward error", 1)))
+CAUGHT = CASE.with_situation(FailureInjection(InjectedFailure("backward error", 1)))
 
 
 @pytest.mark.parametrize(
@@ -839,7 +864,7 @@ RAISED = RaisedError("backward", 1, "RuntimeError", "closed", "")
 )
 def test_live3_wants_the_others_to_fail(change: dict[str, Any], *, fires: bool) -> None:
     """Survivors of a dead rank must raise before the step is made, or they violate LIVE-3."""
-    case = CASE.with_situation(Failing(InjectedFailure("death", 1, 0)))
+    case = CASE.with_situation(FailureInjection(InjectedFailure("death", 1, 0)))
     survivor = right(case).ranks[1]
     steps = 3 if not change else change["raised"].step
     noted = {key: value for key, value in survivor.tensors.items() if key[1] < steps}
@@ -880,7 +905,7 @@ def test_live4_wants_nothing_to_grow_with_every_run(
 @pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
 def test_comm3_wants_every_result_waited_for(what: str) -> None:
     """COMM-3 is judged only if results are withheld and a rank has results to withhold."""
-    case = CASE.with_situation(Disturbed(Perturbation("withheld")))
+    case = CASE.with_situation(Perturbed(Perturbation("withheld")))
     evidence = right(case)
     assert judge(
         replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks))
@@ -1045,7 +1070,7 @@ def test_right_shards_breach_no_rule() -> None:
     assert shuffled["SHARD-5"].compared == 1
 
 
-SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
+SHARD_ALTERATIONS: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
     ("SHARD-1", "unequal lengths", lambda: dealt([[[0, 2], [1]]], data=PADDED)),
     ("SHARD-1", "len lies", lambda: dealt([[[0, 2], [1, 0]]], data=PADDED, lengths=[2, 3])),
     ("SHARD-1", "outside", lambda: dealt([[[0, 2], [1, 3]]], data=PADDED)),
@@ -1122,8 +1147,8 @@ SHARD_BREACHES: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
 
 @pytest.mark.parametrize(
     ("rule", "what", "judged"),
-    SHARD_BREACHES,
-    ids=[f"{rule}-{title}" for rule, title, _ in SHARD_BREACHES],
+    SHARD_ALTERATIONS,
+    ids=[f"{rule}-{title}" for rule, title, _ in SHARD_ALTERATIONS],
 )
 def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
     """A violation of the sampler rule is found."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray, coarsest
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import training
@@ -135,11 +135,7 @@ def _of_the_outputs(view: EvidenceView, micro: int, roundoff: float) -> Iterator
             *losses(opposite.centre, opposite.radius),
         )
     # The rounding of the lower dtype covers both dtypes that a result may have.
-    rounding = (
-        2
-        * len(shape)
-        * ROUNDOFF["float32" if "bfloat16" not in held[0].layout.dtypes else "bfloat16"]
-    )
+    rounding = 2 * len(shape) * coarsest(held[0].layout.dtypes)
     mean, radius = (
         own_WBO.centre.mean(0),
         own_WBO.radius.sum(0) + rounding * np.abs(own_WBO.centre).sum(0),

@@ -10,6 +10,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.formats import FloatArray
 
 LOW = ("bfloat16", "float16", "float32")
@@ -101,7 +102,7 @@ def reordered(
 
 def lowered(values: FloatArray, dtype: str) -> FloatArray:
     """Return values rounded to one of `LOW`, to the nearest, ties to even."""
-    if dtype != "bfloat16":  # numpy has no bfloat16.
+    if DTYPES[dtype].in_numpy:
         return values.astype(dtype).astype(np.float64)
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     kept = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(

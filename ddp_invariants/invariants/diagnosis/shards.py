@@ -315,7 +315,7 @@ def _wrong_slices(yielded: YieldedShards) -> dict[str, Shards]:
 
 def of_acceptance(refused: dict[str, str | None]) -> list[Cause]:
     """Return the cause of accepted impossible arguments."""
-    accepted = [situation for situation, error in refused.items() if error is None]
+    accepted = [argument for argument, error in refused.items() if error is None]
     words = (
         "no argument is checked"
         if len(accepted) == len(refused)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddp_invariants.cases.formats import ROUNDOFF, FloatArray
+from ddp_invariants.cases.formats import ROUNDOFF, FloatArray, coarsest
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.invariants.diagnosis import gradients
 from ddp_invariants.invariants.diagnosis.causes import caused, words
@@ -122,9 +122,7 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
     ]
     if not wrong:
         return None
-    roundoff = ROUNDOFF[
-        "bfloat16" if "bfloat16" in view.every_rank("forward", 0)[0].layout.dtypes else "float32"
-    ]
+    roundoff = coarsest(view.every_rank("forward", 0)[0].layout.dtypes)
     slack, exact = 4 * len(now_W) * roundoff * np.abs(left_W).sum(0), np.zeros_like(now_W[0])
     guesses = [
         (

@@ -28,8 +28,9 @@ def _create(store: Any, rank: int, world_size: int, timeout: dt.timedelta) -> An
     if _pending:
         return _pending.pop()
     case_groups = _active[0]
+    carrier = _branching[0] if _branching else ""
     return case_groups.observe(
-        Connections(store, rank, world_size, timeout, case_groups.rank_device, *_branching)
+        case_groups.connections.branch(store, rank, world_size, timeout, carrier)
     )
 
 
@@ -108,6 +109,8 @@ _kept: list["CaseGroups"] = []
 The connections of these groups end when the next case begins: by then all ranks have answered. An
 earlier end could end another rank's wait.
 """
+PER_RANK = ("_pending", "_branching", "_active", "_kept", "_joined")
+"""Names of this module whose values each simulated rank has for itself."""
 # Replaced for good and before any implementation is imported, since `from torch.distributed import
 # …` keeps the function that it finds.
 for _name, _replacement in (
@@ -134,6 +137,7 @@ class CaseGroups:
             observer.
 
     Attributes:
+        connections: Of all ranks of the case.
         store: The store through which the ranks of the run meet.
         rank_device: The device of this rank's tensors.
         groups: The observed groups, the default one first.
@@ -155,6 +159,7 @@ class CaseGroups:
         self.groups: list[ObservedGroup] = []
         self.members: list[list[int]] = []
         self._timing, self.log, self.rank_device = timing, log, connections.rank_device
+        self.connections = connections
         if not plain:
             log.begin()
         # torch wraps it at every initialisation and never takes the wrapper off.
@@ -230,10 +235,7 @@ class CaseGroups:
         if self.branched:
             _kept.append(self)
         still = dist.is_initialized() and dist.group.WORLD is self._world
-        patience = (
-            2.0 if self.rank_device.on_device else 0.05
-        )  # Work queued on a device takes its time.
-        finished = all(group.finished(patience) for group in self.groups)
+        finished = all(group.finished(self.connections.patience) for group in self.groups)
         if finished:
             self.rank_device.finish()
         if dist.is_initialized():

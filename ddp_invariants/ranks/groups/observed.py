@@ -47,7 +47,10 @@ class Connections:
     Attributes:
         devices: Of the tensors the backend takes.
         kind: The backend among torch's.
+        patience: Seconds in which a collective completes that all ranks have started.
     """
+
+    patience = 0.05
 
     def __init__(
         self,
@@ -60,6 +63,8 @@ class Connections:
     ) -> None:
         self.rank, self.world_size, self.timeout, self.store = rank, world_size, timeout, store
         self.rank_device, self.carrier = rank_device, carrier or rank_device.carrier
+        if rank_device.on_device:  # Work queued on a device takes its time.
+            self.patience = 2.0
         own = _c10d.PrefixStore(self.carrier, store)
         if self.carrier == "nccl":
             options = _c10d.ProcessGroupNCCL.Options()
@@ -90,6 +95,22 @@ class Connections:
         group._set_default_backend(self.kind)
         for device in self.devices:
             group._register_backend(device, self.kind, self.backend)
+
+    def sender(self) -> Any:
+        """Return a plain group over these connections."""
+        group = _c10d.ProcessGroup(self.rank, self.world_size)
+        self.carries(group)
+        return group
+
+    def branch(
+        self, store: Any, rank: int, world_size: int, timeout: dt.timedelta, carrier: str
+    ) -> "Connections":
+        """Return this rank's connections in a group that the implementation makes."""
+        return Connections(store, rank, world_size, timeout, self.rank_device, carrier)
+
+    def delay(self, seconds: float) -> None:
+        """Wait some seconds before a collective starts."""
+        time.sleep(seconds)
 
 
 @dataclass(frozen=True)
@@ -127,9 +148,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         super().__init__(connections.rank, connections.world_size)
         self._log, self._timing = log, timing
         self.label = ""
-        self._inner = _c10d.ProcessGroup(connections.rank, connections.world_size)
-        for group in (self, self._inner):
-            connections.carries(group)
+        connections.carries(self)
+        self._inner = connections.sender()
         # Kept as long as the group is: nobody else keeps the connections of a subgroup.
         self._connections = connections
         self._name, self._description = "", "undefined"
@@ -183,7 +203,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         """
         issued = self._log.now()
         if self._timing.delays:
-            time.sleep(self._timing.delays[len(self.calls) % len(self._timing.delays)])
+            self._connections.delay(self._timing.delays[len(self.calls) % len(self._timing.delays)])
         # A gather's outputs are empty on all ranks but one, so its input shows the dtype and size.
         tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
         # A caller that names no operation gets torch's default, SUM. A joined rank's shadow of a
@@ -197,7 +217,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             asynchronous = getattr(argument, "asyncOp", asynchronous)
         dtype, elements = ("", 0) if tensor is None else (str(tensor.dtype)[6:], tensor.numel())
         # Autograd computes a device's operations in a thread of its own, for which backward waits.
-        aside = threading.get_ident() != threading.main_thread().ident and not (
+        aside = threading.get_ident() != self._log.thread and not (
             self._connections.rank_device.on_device and torch._C._current_graph_task_id() != -1
         )
         row = [kind, dtype, elements, operation, asynchronous, _site(), issued, None, aside]

@@ -24,10 +24,14 @@ class Log:
     Args:
         words: Memory shared with the controller.
         case: The case's number.
+
+    Attributes:
+        thread: The thread in which the rank trains.
     """
 
     def __init__(self, words: LastWords, case: int) -> None:
         self.words, self._case = words, case
+        self.thread = threading.get_ident()
         self._began = time.perf_counter()
 
     def begin(self) -> None:
@@ -193,6 +197,9 @@ class WithheldWork(ObservedWork):
     def get_future(self) -> Any:
         """Return a future that completes a little later, whether or not anybody waits for it."""
         self._waited()
+        promise = getattr(self.inner, "promise", None)
+        if self._future is None and promise is not None:  # No other thread runs in a simulation.
+            self._future = promise(self._hand_over, lambda: list(self._tensors))
         if self._future is None:
             rank_device = self._rank_device
             future = self._future = torch.futures.Future(

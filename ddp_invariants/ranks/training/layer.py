@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ddp_invariants.cases.layers import Dtype, Layer, LayerKind
+from ddp_invariants.cases.dtypes import Dtype
+from ddp_invariants.cases.layers import Layer, LayerKind
 
 CPU = torch.device("cpu")
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training import memory
+from ddp_invariants.ranks.training.effect import Effect
 from ddp_invariants.ranks.training.layout import Layout, layout_of
 from ddp_invariants.ranks.training.recorder import Record, structure
 from ddp_invariants.ranks.training.setup import Position, Setup
-from ddp_invariants.ranks.training.situation import Situation
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Twin
 
@@ -61,12 +61,12 @@ class Observer:
         self._before_gradient()
 
     def _before_gradient(self) -> None:
-        for situation in self._situations:
-            situation.before_gradient()
+        for effect in self._effects:
+            effect.before_gradient()
 
     @property
-    def _situations(self) -> tuple[Situation, ...]:
-        return self.twin.program.situations
+    def _effects(self) -> tuple[Effect, ...]:
+        return self.twin.program.effects
 
     def at_forward(self) -> None:
         """Note the tensors a forward starts from, and have the twin start from them."""
@@ -156,8 +156,8 @@ class Observer:
 
     def ready(self) -> None:
         """Note collectives that are still in flight when all should have ended."""
-        for situation in self._situations:
-            situation.when_ready(self.record, self.position.step)
+        for effect in self._effects:
+            effect.when_ready(self.record, self.position.step)
 
     def mark(self, start: list[int]) -> None:
         """Note how many collectives each group had sent when a step began and when it ended."""

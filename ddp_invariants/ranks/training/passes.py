@@ -23,18 +23,18 @@ def _alternate(stepper: "Stepper", dealt: list[Any]) -> Quiet:
 
     An implementation without `no_sync` communicates in each.
     """
-    trained, situations = stepper.trained, stepper.situations
+    trained, effects = stepper.trained, stepper.effects
     last, each = len(dealt) - 1, trained.drive.driven["accumulation"] != "no_sync"
     quiet: Quiet = []
     for micro_step, indices in enumerate(dealt):
         if micro_step < last and not each:
             with trained.drive.accumulate(trained.wrapped):
-                for situation in situations:
-                    situation.inside_no_sync(stepper)
+                for effect in effects:
+                    effect.inside_no_sync(stepper)
                 quiet.append(_micro_step(stepper, micro_step, indices))
             continue
-        for situation in () if each else situations:
-            situation.before_synchronised_pass(stepper)
+        for effect in () if each else effects:
+            effect.before_synchronised_pass(stepper)
         _micro_step(stepper, micro_step, indices)
         stepper.position.phase = "synchronisation"
         trained.after_backward()

@@ -16,19 +16,19 @@ def train_plainly(stepper: "Stepper") -> None:
     lay_out(plain, stepper.twin.layouts)
     optimizer = setup.context.optimizer(plain.parameters())
     trained = Plain(plain, optimizer)
-    for situation in stepper.situations:
-        situation.begin_again()
+    for effect in stepper.effects:
+        effect.begin_again()
     for number, dealt in enumerate(setup.dealt):
         step, micro_step = divmod(number, case.accumulation)
         stepper.position.step = step
-        for situation in stepper.situations:
-            situation.before_pass(plain, step, micro_step)
+        for effect in stepper.effects:
+            effect.before_pass(plain, step, micro_step)
         batch = program.batch(dealt[0], step)
-        if not all(s.repeat(plain, number, batch[0]) for s in stepper.situations):
+        if not all(s.repeat(plain, number, batch[0]) for s in stepper.effects):
             return
         if micro_step == 0:
-            for situation in stepper.situations:
-                situation.before_plain_step(step, trained)
+            for effect in stepper.effects:
+                effect.before_plain_step(step, trained)
             if case.zero_grad != "never":
                 optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
         program.loss(program.forward(plain, batch[0]), batch)[1].backward()
@@ -38,10 +38,10 @@ def train_plainly(stepper: "Stepper") -> None:
 
 def _update(stepper: "Stepper", trained: Plain, step: int) -> None:
     """Make the optimizer step."""
-    for situation in stepper.situations:
-        situation.on_gradients(trained)
-    for situation in stepper.situations:
-        situation.before_update(trained)
-    if not any(situation.update(trained) for situation in stepper.situations):
+    for effect in stepper.effects:
+        effect.on_gradients(trained)
+    for effect in stepper.effects:
+        effect.before_update(trained)
+    if not any(effect.update(trained) for effect in stepper.effects):
         trained.step()
     stepper.record.tensors("plain", step, trained.replica.named_parameters())

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp_invariants.ranks.training.effect import Effect
 from ddp_invariants.ranks.training.model import loss_of
 from ddp_invariants.ranks.training.setup import Setup
-from ddp_invariants.ranks.training.situation import Situation
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Inputs (B, D in) in the first dtype of the model, targets (B, D out) and tags (B,) in float64."""
@@ -18,15 +18,15 @@ Batch = tuple[Tensor, Tensor, Tensor]
 class Program:
     """The user's program around the model: its batches, its forwards and its loss."""
 
-    def __init__(self, setup: Setup, situations: tuple[Situation, ...]) -> None:
-        self.setup, self.situations = setup, situations
+    def __init__(self, setup: Setup, effects: tuple[Effect, ...]) -> None:
+        self.setup, self.effects = setup, effects
 
     def batch(self, indices: Any, step: int) -> Batch:
         """Return the samples of some indices on the rank's device."""
         setup = self.setup
         inputs_BD = setup.dataset.inputs_ND[indices]
-        for situation in self.situations:
-            situation.on_samples(inputs_BD, step)
+        for effect in self.effects:
+            effect.on_samples(inputs_BD, step)
         inputs = torch.from_numpy(inputs_BD)
         if setup.case.model.layers[0].dtype != "float64":
             inputs = inputs.float()
@@ -37,15 +37,15 @@ class Program:
         inputs, targets, tags = (
             setup.rank_device.put(tensor) for tensor in (inputs, targets, tags)
         )
-        for situation in self.situations:
-            situation.on_inputs(inputs)
+        for effect in self.effects:
+            effect.on_inputs(inputs)
         return inputs, targets, tags
 
     def forward(self, module: Callable[[Tensor], Any], inputs: Tensor) -> Any:
         """Run a forward as the program does."""
         with ExitStack() as contexts:
-            for situation in self.situations:
-                contexts.enter_context(situation.around_forward())
+            for effect in self.effects:
+                contexts.enter_context(effect.around_forward())
             return module(inputs)
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -56,9 +56,9 @@ class Program:
         inputs, targets, tags = batch
         case = self.setup.case
         loss = loss_of(case.loss, outputs, targets, tags)
-        for situation in self.situations:
-            loss = situation.on_loss(loss, outputs, inputs)
+        for effect in self.effects:
+            loss = effect.on_loss(loss, outputs, inputs)
         share = loss / case.accumulation if case.accumulation > 1 else loss
-        for situation in self.situations:
-            share = situation.on_share(share)
+        for effect in self.effects:
+            share = effect.on_share(share)
         return loss, share

@@ -114,7 +114,7 @@ def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     )
 
 
-def told(error: BaseException, phase: str, step: int) -> dict[str, Any]:
+def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any]:
     """Return an exception as plain data. `str` of a foreign exception may itself raise."""
     try:
         message = str(error).encode(errors="backslashreplace").decode()

@@ -24,7 +24,7 @@ def train(case: TrainingCase, number: int, driver: Driver, session: CaseGroups) 
     Args:
         case: The case, which says how many ranks train before.
         number: This process's number in the default group.
-        driver: The implementation on trial.
+        driver: The implementation under test.
         session: The process groups of the case.
     """
     before = case.before
@@ -35,7 +35,7 @@ def train(case: TrainingCase, number: int, driver: Driver, session: CaseGroups) 
             session.subgroup = dist.new_group(list(range(before.world_size)))
         if number < before.world_size:
             saved = _trained(Setup(before, number, driver, session))
-    except BaseException as error:  # noqa: BLE001 - the implementation on trial may raise anything; it is evidence
+    except BaseException as error:  # noqa: BLE001 - the implementation under test may raise anything; it is evidence
         saved = Saved(({}, {}), {}, error)
     finally:
         session.subgroup = given

@@ -5,7 +5,7 @@ import warnings
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.distributed import CaseGroups
-from ddp_invariants.ranks.training.recorder import Record, TooMuchEvidence, told, warned
+from ddp_invariants.ranks.training.recorder import Record, TooMuchEvidence, exception_data, warned
 from ddp_invariants.ranks.training.setup import Saved, Setup
 from ddp_invariants.ranks.training.stepper import Stepper
 
@@ -32,10 +32,10 @@ def train(
         try:
             stepper.run()
         except TooMuchEvidence as error:
-            record.facts["raised"] = told(error, "evidence", position.step)
+            record.facts["raised"] = exception_data(error, "evidence", position.step)
         except BaseException as error:  # noqa: BLE001 - any exception is evidence
-            record.facts["raised"] = told(error, position.phase, position.step)
+            record.facts["raised"] = exception_data(error, position.phase, position.step)
     record.facts["warned"] = warned(caught)
-    for situation in stepper.situations:
-        situation.end(record)
+    for effect in stepper.effects:
+        effect.end(record)
     return record

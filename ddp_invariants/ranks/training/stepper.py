@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp_invariants.ranks.training.effect import Effect
+from ddp_invariants.ranks.training.effects import effects_of
 from ddp_invariants.ranks.training.observer import observer_of
 from ddp_invariants.ranks.training.passes import PASSES, Quiet
 from ddp_invariants.ranks.training.plain import train_plainly
 from ddp_invariants.ranks.training.program import Batch, Program
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Position, Setup
-from ddp_invariants.ranks.training.situation import Situation
-from ddp_invariants.ranks.training.situations import situations_of
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Twin
 
@@ -32,19 +32,19 @@ class Stepper:
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.position = setup, Position()
-        self.program = Program(setup, situations_of(setup))
+        self.program = Program(setup, effects_of(setup))
         record = Record()
         self.trained = Trained(setup.replica())
         self.twin = Twin(setup, self.program, self.position, record)
         self.observer = observer_of(setup, self.position, self.trained, self.twin, record)
-        for situation in self.situations:
-            situation.on_replica(self.trained.replica)
-            situation.on_twin(self.twin.module)
+        for effect in self.effects:
+            effect.on_replica(self.trained.replica)
+            effect.on_twin(self.twin.module)
 
     @property
-    def situations(self) -> tuple[Situation, ...]:
-        """The situations of the case."""
-        return self.program.situations
+    def effects(self) -> tuple[Effect, ...]:
+        """The effects of the case."""
+        return self.program.effects
 
     @property
     def record(self) -> Record:
@@ -70,11 +70,11 @@ class Stepper:
         """Train with a wrapper."""
         setup, case = self.setup, self.setup.case
         self.begin()
-        for situation in self.situations:
-            situation.begin(self)
+        for effect in self.effects:
+            effect.begin(self)
         with ExitStack() as contexts:
-            for situation in self.situations:
-                contexts.enter_context(situation.around_training(self))
+            for effect in self.effects:
+                contexts.enter_context(effect.around_training(self))
             self.take_steps()
         self.position.phase, self.position.step = "last forward", case.steps
         # torch DDP reports an unused parameter of the last backward only in the next forward. Also,
@@ -117,15 +117,15 @@ class Stepper:
             self.prepare(0)
             micro_steps = setup.dealt[step * count : (step + 1) * count]
             batches = [ranks[setup.rank] for ranks in micro_steps]
-            for situation in self.situations:
-                situation.before_step(self, batches[0])
+            for effect in self.effects:
+                effect.before_step(self, batches[0])
             self._one_step(batches)
 
     def prepare(self, micro_step: int) -> None:
         """Prepare the replica and its twin for a micro-step."""
-        for situation in self.situations:
+        for effect in self.effects:
             for replica in (self.trained.replica, self.twin.module):
-                situation.before_pass(replica, self.position.step, micro_step)
+                effect.before_pass(replica, self.position.step, micro_step)
 
     def forward(self, batch: Batch, *micro_steps: int) -> tuple[Tensor, Tensor]:
         """Run a forward, and note it as that of some micro-steps.
@@ -133,8 +133,8 @@ class Stepper:
         Returns:
             The loss, and the tensor its backward starts from.
         """
-        for situation in self.situations:
-            situation.before_forward()
+        for effect in self.effects:
+            effect.before_forward()
         losses = self.program.loss(self.program.forward(self.trained.forward, batch[0]), batch)
         self._note_forward(*micro_steps)
         return losses
@@ -142,15 +142,15 @@ class Stepper:
     def _note_forward(self, *micro_steps: int) -> None:
         first = self.position.step * self.setup.case.accumulation
         numbers = [first + micro_step for micro_step in micro_steps]
-        for situation in self.situations:
-            situation.after_forward(self.record, "drawn", *numbers)
+        for effect in self.effects:
+            effect.after_forward(self.record, "drawn", *numbers)
 
     def _one_step(self, dealt: list[Any]) -> None:
         """Make one optimizer update."""
         trained, case, position = self.trained, self.setup.case, self.position
         position.phase, self.twin.followed = "a caught exception", True
-        for situation in self.situations:
-            situation.before_batch(self, dealt[0])
+        for effect in self.effects:
+            effect.before_batch(self, dealt[0])
         position.phase = "before the batch"
         trained.drive.before_batch(trained.wrapped, trained.optimizer)
         if case.zero_grad != "never":
@@ -165,17 +165,17 @@ class Stepper:
         trained, position, observer = self.trained, self.position, self.observer
         hidden = self.setup.declared.gradients == "hidden"
         position.phase = "unscaling"
-        for situation in self.situations:
-            situation.on_gradients(trained)
+        for effect in self.effects:
+            effect.on_gradients(trained)
         position.phase = "clipping"
-        for situation in self.situations:
-            situation.before_update(trained)
+        for effect in self.effects:
+            effect.before_update(trained)
         gradient_bytes = observer.gradient_bytes()
         position.phase = "optimizer step"
-        if not any(situation.update(trained) for situation in self.situations):
+        if not any(effect.update(trained) for effect in self.effects):
             trained.step()
-        for situation in self.situations:
-            situation.after_update(self.record)
+        for effect in self.effects:
+            effect.after_update(self.record)
         if hidden:  # The optimizer's step may be the call that waits for communication.
             observer.ready()
         observer.mark(start)
@@ -192,17 +192,17 @@ class Stepper:
         parameters = dict(observer.named)
         for step, dealt in enumerate(setup.dealt):
             self.position.step = step
-            for situation in self.situations:
-                situation.before_batch(self, dealt[setup.rank])
+            for effect in self.effects:
+                effect.before_batch(self, dealt[setup.rank])
             batch = self.program.batch(dealt[setup.rank], step)
             observer.watching = True
             observer.at_forward()
             self.position.phase = "train_step"
-            for situation in self.situations:
-                situation.before_forward()
+            for effect in self.effects:
+                effect.before_forward()
             start = setup.session.counts()
-            for situation in self.situations:
-                situation.before_gradient()
+            for effect in self.effects:
+                effect.before_gradient()
             loss = trained.drive.train_step(parameters, batch[0], batch[1], setup.context)
             observer.ready()
             observer.mark(start)

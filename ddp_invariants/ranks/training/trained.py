@@ -1,4 +1,4 @@
-"""The model on trial: its replica, the wrapper around it, its optimizer and the calls that drive them."""
+"""The model under test: its replica, the wrapper around it, its optimizer and the calls that drive them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from ddp_invariants.ranks.training.setup import Setup
 
 
 class Trained:
-    """The model on trial: its replica, the wrapper around it, its optimizer and their calls.
+    """The model under test: its replica, the wrapper around it, its optimizer and their calls.
 
     Attributes:
         replica: This rank's copy of the model.

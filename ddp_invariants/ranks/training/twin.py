@@ -1,4 +1,4 @@
-"""The unwrapped twin of the module on trial, which gives each rank's local gradients."""
+"""The unwrapped twin of the module under test, which gives each rank's local gradients."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -19,8 +19,8 @@ class Twin:
 
     Attributes:
         module: The module.
-        layouts: The strides and alignment of the parameters on trial.
-        moved: True if the parameters on trial may lie elsewhere since `layouts` was taken.
+        layouts: The strides and alignment of the parameters under test.
+        moved: True if the parameters under test may lie elsewhere since `layouts` was taken.
         followed: True if the twin made each forward of the step. Otherwise its buffers are not
             those that the step leaves.
     """
@@ -35,7 +35,7 @@ class Twin:
         self._thawed = setup.case.sometimes_frozen
 
     def follow(self, named: Sequence[Named], buffers: Sequence[Named]) -> None:
-        """Start from the tensors that the forward on trial starts from."""
+        """Start from the tensors that the forward under test starts from."""
         if self.moved:
             self.moved = False
             self.lie_as([layout_of(parameter) for _, parameter in named])
@@ -46,7 +46,7 @@ class Twin:
                 tensor.copy_(value)
 
     def follow_gathered(self, gathered: Mapping[str, Tensor]) -> None:
-        """Start from the tensors that the layers on trial computed with."""
+        """Start from the tensors that the layers under test computed with."""
         with torch.no_grad():
             for name, tensor in (*self.named, *self.module.named_buffers()):
                 if name in gathered and gathered[name].shape == tensor.shape:
@@ -62,14 +62,14 @@ class Twin:
 
         None if the random numbers that the forward drew are not known.
         """
-        situations = self.program.situations
-        if not all(s.repeat(self.module, number, batch[0]) for s in situations):
+        effects = self.program.effects
+        if not all(s.repeat(self.module, number, batch[0]) for s in effects):
             self.followed = False
             return None
         return self.program.loss(self.program.forward(self.module, batch[0]), batch)
 
     def micro_step(self, micro_step: int, batch: Batch, loss: Tensor) -> None:
-        """Repeat a forward and backward, and note them beside the loss on trial."""
+        """Repeat a forward and backward, and note them beside the loss under test."""
         losses = self.outputs(self.position.step * self.case.accumulation + micro_step, batch)
         if losses is not None:
             self.note(micro_step, losses[1], losses[0], loss)
@@ -82,8 +82,8 @@ class Twin:
         """
         step, forwards = self.position.step, []
         for micro_step, batch in enumerate(batches):
-            for situation in self.program.situations:
-                situation.before_pass(self.module, step, micro_step)
+            for effect in self.program.effects:
+                effect.before_pass(self.module, step, micro_step)
             forward = self.outputs(step * self.case.accumulation + micro_step, batch)
             if forward is None:
                 return
@@ -101,7 +101,7 @@ class Twin:
             share: The tensor its backward starts from; None where the backward of another
                 micro-step gave all gradients, so that these are zero.
             twin_loss: The twin's loss.
-            loss: The loss on trial.
+            loss: The loss under test.
         """
         self.module.zero_grad(set_to_none=True)
         if share is not None:

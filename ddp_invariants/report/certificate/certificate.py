@@ -107,9 +107,9 @@ class RuleAccount(Strict):
         verdict: Its verdict.
         judged: Number of cases it was judged on.
         compared: Number of things compared over all these cases.
-        needs: Situations without which the rule has proved nothing, each with the number of cases
+        needs: Conditions without which the rule has proved nothing, each with the number of cases
             that met it.
-        without: Those of its situations that the implementation does not offer.
+        without: Those of its conditions that the implementation cannot meet.
         worst: The largest error in units of its bound; None if that is no finite number.
         errors: Number of cases without an error, in each tenth of the bound, and beyond the bound.
         observed: Smallest and largest value of an observed quantity.

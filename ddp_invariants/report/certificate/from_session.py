@@ -141,7 +141,7 @@ def _processor() -> str:
 
 def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
     entry, known = ledger.entries.get(rule, Entry()), ALL_RULES[rule]
-    verdict: Any = ledger.said(rule)
+    verdict: Any = ledger.verdict_of(rule)
     without = sorted(unclaimed.intersection(known.needs))
     return RuleAccount(
         rule,

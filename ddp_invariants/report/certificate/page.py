@@ -97,8 +97,9 @@ def _pictures(certificate: Certificate) -> Iterator[Picture]:
             )
     for kind, shown in certificate.examples.items():
         for picture in _of_case(f"example-{kind}", shown):
-            case = next(view.case for view in (shown.shards, shown.timeline) if view is not None)
-            yield replace(picture, case=case)
+            # A mismatch alone has no case to name.
+            named = [view.case for view in (shown.shards, shown.timeline) if view is not None]
+            yield replace(picture, case=named[0] if named else "")
 
 
 def _of_case(name: str, shown: Example) -> Iterator[Picture]:

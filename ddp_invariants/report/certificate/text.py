@@ -46,8 +46,8 @@ def counted(certificate: Certificate) -> str:
     )
 
 
-def situations(account: RuleAccount) -> str:
-    """Return the situations a rule needs, and the number of cases that met each."""
+def conditions(account: RuleAccount) -> str:
+    """Return the conditions that a rule needs, and the number of cases that met each."""
     met = [f"{need}: {count:,}" for need, count in account.needs.items()]
     return "; ".join([*met, *(f"{need}: not offered" for need in account.without)])
 

@@ -220,7 +220,7 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         or max(account.needs.values(), default=0) > account.judged
     ):
         yield (
-            f"has impossible counts: {account.judged} of {certificate.cases} cases judged, situations "
+            f"has impossible counts: {account.judged} of {certificate.cases} cases judged, conditions "
             f"{account.needs}"
         )
     if sum(account.errors) != account.judged:

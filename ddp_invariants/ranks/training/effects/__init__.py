@@ -1,4 +1,6 @@
-"""The situations a case may contain, as a rank meets them: one module each.
+"""The effects of situations on a rank. Each module has the name of its situation.
+
+Only `draws` belongs to no situation, but to layers that draw random numbers.
 
 Importing this package imports all its modules, which register their classes.
 """
@@ -6,9 +8,9 @@ Importing this package imports all its modules, which register their classes.
 from importlib import import_module
 from pkgutil import iter_modules
 
-from ddp_invariants.ranks.training.situation import situations_of
+from ddp_invariants.ranks.training.effect import effects_of
 
-__all__ = ["situations_of"]
+__all__ = ["effects_of"]
 
 for _module in sorted(iter_modules(__path__), key=lambda module: module.name):
     import_module(f"{__name__}.{_module.name}")

@@ -1,11 +1,11 @@
 """A value that is not finite in one rank's batch (`TrainingCase.poison`)."""
 
 from ddp_invariants.cases.numbers import FloatArray
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@situation(lambda case: case.poison is not None)
-class Poisoned(Situation):
+@effect(lambda case: case.poison is not None)
+class Poisoned(Effect):
     """A value that is not finite in one rank's batch."""
 
     def on_samples(self, inputs_BD: FloatArray, step: int) -> None:

@@ -1,11 +1,11 @@
 """Branches that one rank computes in the other order (`TrainingCase.crossed`)."""
 
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation(lambda case: case.crossed is not None)
-class Crossed(Situation):
+@effect(lambda case: case.crossed is not None)
+class Crossed(Effect):
     """Branches that one rank computes in the other order."""
 
     def on_replica(self, replica: Replica) -> None:

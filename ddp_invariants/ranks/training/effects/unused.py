@@ -1,11 +1,11 @@
 """Layers that forwards pass by (`TrainingCase.unused`)."""
 
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation(lambda case: bool(case.unused))
-class UnusedLayers(Situation):
+@effect(lambda case: bool(case.unused))
+class UnusedLayers(Effect):
     """Layers that some forwards pass by."""
 
     def before_pass(self, replica: Replica, step: int, micro_step: int) -> None:

@@ -30,12 +30,12 @@ from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.resized import Resized
-from ddp_invariants.situations.scaling import Scaling
+from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.uneven import UnevenInputs
 
 WEIGHT, SCALE, UNSCALED = "layers.0.weight", "layers.4.factor", "gradients unscaled before the step"
 SCALED = replace(CASE, steps=4).with_situation(
-    Poisoned(Poison(1, 1, "inf")), Scaling(LossScale(4, interval=1))
+    Poisoned(Poison(1, 1, "inf")), Scaler(LossScale(4, interval=1))
 )
 """Rank 1 overflows at the second step; the scale goes from 16 to 32, 16, 32 and 64."""
 
@@ -213,11 +213,11 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
         (lambda: LossScale(4, log2_growth=0), "log2_growth is 0"),
         (lambda: LossScale(4, log2_backoff=0), "log2_backoff is 0"),
         (
-            lambda: SCALED.with_situation(Scaling(LossScale(126, interval=1))),
+            lambda: SCALED.with_situation(Scaler(LossScale(126, interval=1))),
             "whose scale stays between",
         ),
         (
-            lambda: SCALED.with_situation(Scaling(LossScale(4, log2_backoff=60))),
+            lambda: SCALED.with_situation(Scaler(LossScale(4, log2_backoff=60))),
             "whose scale stays between",
         ),
         (
@@ -225,23 +225,23 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
             "zero_grad is 'never', expected another where a loss is scaled",
         ),
         (
-            lambda: TrainingCase(SPARSE, situations=(Scaling(LossScale(4)),)),
-            "null where a gradient is sparse or complex",
+            lambda: TrainingCase(SPARSE, situations=(Scaler(LossScale(4)),)),
+            "null where a gradient is sparse, or of a dtype",
         ),
         (
             lambda: TrainingCase(
                 Model(2, (Layer("linear"),)),
                 optimizer=Optimizer(momentum=0.5, kernels="fused"),
-                situations=(Scaling(LossScale(4)),),
+                situations=(Scaler(LossScale(4)),),
             ),
             "SGD's fused kernels have momentum",
         ),
         (
-            lambda: CASE.with_situation(Resized(1), Scaling(LossScale(4))),
+            lambda: CASE.with_situation(Resized(1), Scaler(LossScale(4))),
             "a state is loaded that others saved",
         ),
         (
-            lambda: CASE.with_situation(UnevenInputs((Exhausted(1),)), Scaling(LossScale(4))),
+            lambda: CASE.with_situation(UnevenInputs((Exhausted(1),)), Scaler(LossScale(4))),
             "where a rank runs out of batches",
         ),
     ],
@@ -301,7 +301,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
         data=Data(samples=8, batch_size=2),
         steps=3,
         log2_scale=4,
-        situations=(Scaling(scaler),),
+        situations=(Scaler(scaler),),
         seed=1,
     )
     evidence = pool.train(case, Ddp())
@@ -322,7 +322,7 @@ def test_an_overflow_of_the_scale_itself_is_skipped(pool: Pool) -> None:
             world_size=1,
             log2_scale=6,
             model=Model(2, (Layer("linear", 2),)),
-            situations=(Scaling(LossScale(122, interval=4, log2_backoff=40)),),
+            situations=(Scaler(LossScale(122, interval=4, log2_backoff=40)),),
         ),
     ],
     ids=["poisoned", "too large a scale"],

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _Action = Callable[["Stepper", BetweenSteps, Any], None]
 _PlainAction = Callable[[Trained, BetweenSteps], None]
 
 
-@situation(lambda case: bool(case.between_steps))
-class ActionsBetweenSteps(Situation):
+@effect(lambda case: bool(case.between_steps))
+class Actions(Effect):
     """The program's actions between two steps, in the order of the case."""
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
@@ -133,7 +133,7 @@ def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     trained.drive.teardown(setup.context)
     # The new replica starts from values of no rank, so that a tensor shows that is not loaded.
     trained.replica = setup.replica(step=step, rank=setup.rank + setup.case.world_size)
-    for each in stepper.situations:
+    for each in stepper.effects:
         each.on_replica(trained.replica)
         each.before_pass(trained.replica, step, 0)
     stepper.observer.watch()
@@ -152,10 +152,10 @@ def _forward(stepper: "Stepper", action: BetweenSteps, indices: Any) -> None:
     with torch.set_grad_enabled(action.kind != "evaluation"):
         module.train(action.kind == "forward only")
         training = trained.replica.training  # Some wrappers do not pass `eval` on to the module.
-        for each in stepper.situations:
+        for each in stepper.effects:
             each.before_forward()
         stepper.program.forward(trained.forward, inputs)
-        for each in stepper.situations if not training else ():
+        for each in stepper.effects if not training else ():
             each.after_forward(stepper.record, "evaluated", step)
         module.train()
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation(lambda case: bool(case.exhausted))
-class Uneven(Situation):
+@effect(lambda case: bool(case.exhausted))
+class UnevenInputs(Effect):
     """Ranks that run out of batches before the other ranks."""
 
     @contextmanager

@@ -4,11 +4,11 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@situation(lambda case: case.autocast)
-class Autocast(Situation):
+@effect(lambda case: case.autocast)
+class Autocast(Effect):
     """Forwards under `torch.autocast` to bfloat16."""
 
     def around_forward(self) -> AbstractContextManager[object]:

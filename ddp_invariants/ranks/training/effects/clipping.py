@@ -1,11 +1,11 @@
 """Gradients clipped by their norm (`TrainingCase.clip`)."""
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
 
 
-@situation(lambda case: case.clip is not None)
-class Clipping(Situation):
+@effect(lambda case: case.clip is not None)
+class Clipping(Effect):
     """Gradients clipped by their norm."""
 
     def before_update(self, trained: Trained) -> None:

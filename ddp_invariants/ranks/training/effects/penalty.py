@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@situation(lambda case: case.penalty)
-class Penalty(Situation):
+@effect(lambda case: case.penalty)
+class Penalty(Effect):
     """A penalty on the gradient of the outputs by the inputs."""
 
     def on_inputs(self, inputs: Tensor) -> None:

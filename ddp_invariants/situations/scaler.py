@@ -18,7 +18,7 @@ from ddp_invariants.situations.poison import Poisoned
 
 
 @dataclass(frozen=True)
-class Scaling(Situation):
+class Scaler(Situation):
     """A loss scaler on every rank.
 
     Attributes:
@@ -52,8 +52,8 @@ class Scaling(Situation):
             case.scalable,
             "scaler",
             plan,
-            "null where a gradient is sparse or complex, or SGD's fused kernels have "
-            "momentum: where the first step is skipped, torch goes on with a momentum that nothing "
+            "null where a gradient is sparse, or of a dtype that torch does not unscale, or SGD's "
+            "fused kernels have momentum: where the first step is skipped, torch goes on with a momentum that nothing "
             "was written to",
         )
         require(
@@ -63,9 +63,9 @@ class Scaling(Situation):
             "null where a rank runs out of batches, or a state is loaded that others saved",
         )
 
-    def simpler(self) -> Iterator["Scaling"]:
+    def simpler(self) -> Iterator["Scaler"]:
         """Yield plans with one field at a time as in the plainest plan."""
-        yield from (Scaling(plan) for plan in simpler_fields(self.plan, LossScale(4)))
+        yield from (Scaler(plan) for plan in simpler_fields(self.plan, LossScale(4)))
 
     def scripted_setup(self) -> list[str]:
         """Return a script's lines that make the scaler."""
@@ -101,7 +101,7 @@ class Scaling(Situation):
         if plan.log2_scale < plan.log2_backoff * case.steps - 126:
             plan = replace(plan, log2_backoff=1)
         zero_grad = "zero" if case.zero_grad == "never" else case.zero_grad
-        return replace(case, zero_grad=zero_grad).with_situation(Scaling(plan))
+        return replace(case, zero_grad=zero_grad).with_situation(Scaler(plan))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

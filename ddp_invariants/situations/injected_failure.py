@@ -17,8 +17,8 @@ from ddp_invariants.situations.draft import Draft
 
 
 @dataclass(frozen=True)
-class Failing(Situation):
-    """A failure that the suite injects at one step.
+class FailureInjection(Situation):
+    """The injection of a failure at one step.
 
     Attributes:
         failure: The failure and its step.
@@ -54,10 +54,10 @@ class Failing(Situation):
         require(failure.step > 0, "injected_failure.step", failure.step, "from 1 where a rank dies")
         require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
 
-    def simpler(self) -> Iterator["Failing"]:
+    def simpler(self) -> Iterator["FailureInjection"]:
         """Yield failures of the same kind with one field at a time set to its default."""
         plainest = InjectedFailure(self.failure.kind)
-        yield from (Failing(failure) for failure in simpler_fields(self.failure, plainest))
+        yield from (FailureInjection(failure) for failure in simpler_fields(self.failure, plainest))
 
     def unscripted(self, case: TrainingCase) -> str:
         """Return why no script shows the failure; "" if a script can."""
@@ -101,7 +101,7 @@ class Failing(Situation):
         }
 
 
-def _capability(kind: InjectedFailureKind, situation: str, after: str) -> Capability:
+def _capability(kind: InjectedFailureKind, condition: str, after: str) -> Capability:
     """Return a capability to go on after an exception.
 
     It is probed in the first step: some implementations that refuse a later exception are wrong
@@ -109,8 +109,8 @@ def _capability(kind: InjectedFailureKind, situation: str, after: str) -> Capabi
     """
     return Capability(
         lambda case: case.injected_failure is not None and case.injected_failure.kind == kind,
-        lambda case: case.without(Failing),
-        replace(BASE, situations=(Failing(InjectedFailure(kind)),), steps=3),
-        frozenset({situation}),
+        lambda case: case.without(FailureInjection),
+        replace(BASE, situations=(FailureInjection(InjectedFailure(kind)),), steps=3),
+        frozenset({condition}),
         after,
     )

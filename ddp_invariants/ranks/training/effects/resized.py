@@ -3,14 +3,14 @@
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation(lambda case: case.saved_by is not None)
-class SavedState(Situation):
+@effect(lambda case: case.saved_by is not None)
+class Resized(Effect):
     """A state that other ranks saved, loaded before the first step."""
 
     def begin(self, stepper: "Stepper") -> None:

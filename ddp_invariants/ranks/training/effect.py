@@ -1,8 +1,8 @@
-"""The hooks by which a situation of a case changes what a rank does.
+"""The base class of effects: the hooks by which a situation of a case changes what a rank does.
 
-A situation is a class in a module of `situations/`. The decorator `@situation` registers the class
-beside its definition, and no other file lists it. No situation may depend on the order in which
-the hooks of one moment run.
+An effect is a class in a module of `effects/`. The decorator `@effect` registers the class beside
+its definition, and no other file lists it. No effect may depend on the order in which the hooks of
+one moment run.
 """
 
 from collections.abc import Callable
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ddp_invariants.ranks.training.trained import Trained
 
 
-class Situation:
-    """One situation of a case on one rank. Every hook does nothing by default.
+class Effect:
+    """The effect of a situation on one rank. Every hook does nothing by default.
 
     Args:
         setup: The fixed parts of the run.
@@ -127,19 +127,19 @@ class Situation:
         return False
 
     def after_update(self, record: Record) -> None:
-        """Note the state after a step of the model on trial."""
+        """Note the state after a step of the model under test."""
 
     def before_plain_step(self, step: int, plain: "Trained") -> None:
         """Act between two steps of training without a wrapper."""
 
 
-Kind = TypeVar("Kind", bound=type[Situation])
+Kind = TypeVar("Kind", bound=type[Effect])
 
-_REGISTERED: dict[type[Situation], Callable[[TrainingCase], bool]] = {}
+_REGISTERED: dict[type[Effect], Callable[[TrainingCase], bool]] = {}
 
 
-def situation(concerns: Callable[[TrainingCase], bool]) -> Callable[[Kind], Kind]:
-    """Register a situation of the cases for which a test holds."""
+def effect(concerns: Callable[[TrainingCase], bool]) -> Callable[[Kind], Kind]:
+    """Register a class of effects, for the cases for which a test holds."""
 
     def register(kind: Kind) -> Kind:
         _REGISTERED[kind] = concerns
@@ -148,6 +148,6 @@ def situation(concerns: Callable[[TrainingCase], bool]) -> Callable[[Kind], Kind
     return register
 
 
-def situations_of(setup: Setup) -> tuple[Situation, ...]:
-    """Return the situations that a run's case contains."""
+def effects_of(setup: Setup) -> tuple[Effect, ...]:
+    """Return the effects that a run's case has."""
     return tuple(kind(setup) for kind, concerns in _REGISTERED.items() if concerns(setup.case))

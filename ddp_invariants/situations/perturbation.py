@@ -1,4 +1,4 @@
-"""Timing: collectives that are late, or whose results are withheld.
+"""Perturbations: collectives that are late, or whose results are withheld.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -22,7 +22,7 @@ Most cases have none, because the rules about timing report a defect of timing b
 
 
 @dataclass(frozen=True)
-class Disturbed(Situation):
+class Perturbed(Situation):
     """An unusual timing of collectives. A correct program gives the same bits.
 
     Attributes:
@@ -48,12 +48,12 @@ class Disturbed(Situation):
         )
         between("perturbation.rank", self.perturbation.rank, 0, case.world_size - 1)
 
-    def simpler(self) -> Iterator["Disturbed"]:
+    def simpler(self) -> Iterator["Perturbed"]:
         """Yield perturbations of the same kind with one field at a time set to its default."""
         plainest = Perturbation(self.perturbation.kind)
         for perturbation in simpler_fields(self.perturbation, plainest):
             if perturbation != Perturbation():
-                yield Disturbed(perturbation)
+                yield Perturbed(perturbation)
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
@@ -72,5 +72,5 @@ class Disturbed(Situation):
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
-        """Return the timing, as a coverage table counts it."""
-        return {"timing": case.perturbation.kind}
+        """Return the perturbation, as a coverage table counts it."""
+        return {"perturbation": case.perturbation.kind}

@@ -4,14 +4,14 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation(lambda case: case.kills)
-class Death(Situation):
+@effect(lambda case: case.kills)
+class Death(Effect):
     """The death of one rank's process as a step begins."""
 
     def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
@@ -22,8 +22,8 @@ class Death(Situation):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@situation(lambda case: case.injected_failure is not None and not case.kills)
-class CaughtException(Situation):
+@effect(lambda case: case.injected_failure is not None and not case.kills)
+class CaughtException(Effect):
     """An exception of the user's own in a forward or backward, which the user catches."""
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:

@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants.ranks.training.situation import Situation, situation
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
-from ddp_invariants.situations.schedule import RateSchedule
+from ddp_invariants.situations import schedule
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation(lambda case: case.get(RateSchedule) is not None)
-class Schedule(Situation):
+@effect(lambda case: case.get(schedule.RateSchedule) is not None)
+class RateSchedule(Effect):
     """A learning rate that a schedule sets before every step."""
 
     def before_batch(self, stepper: "Stepper", _indices: Any) -> None:

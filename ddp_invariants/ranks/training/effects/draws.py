@@ -6,14 +6,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation(lambda case: bool(case.model.draws))
-class Draws(Situation):
+@effect(lambda case: bool(case.model.draws))
+class Draws(Effect):
     """The random numbers that layers draw in forwards."""
 
     def __init__(self, setup: Setup) -> None:

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
-from ddp_invariants.ranks.training.situation import Situation, situation
 from ddp_invariants.ranks.training.trained import Trained
 
 
-@situation(lambda case: case.scaler is not None)
-class LossScaler(Situation):
+@effect(lambda case: case.scaler is not None)
+class Scaler(Effect):
     """A loss scaler on every rank, used as a program uses one."""
 
     scaler: torch.amp.GradScaler

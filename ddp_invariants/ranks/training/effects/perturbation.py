@@ -1,12 +1,12 @@
-"""Perturbed timing (`TrainingCase.perturbation`): the part that a rank's training does."""
+"""Perturbed timing (`TrainingCase.perturbation`), as far as a rank's training causes it."""
 
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 
-@situation(lambda case: case.perturbation.kind == "withheld")
-class Withheld(Situation):
+@effect(lambda case: case.perturbation.kind == "withheld")
+class Withheld(Effect):
     """Collectives whose results are withheld until the program waits for them."""
 
     def when_ready(self, record: Record, step: int) -> None:
@@ -15,8 +15,8 @@ class Withheld(Situation):
         in_flight += [[step, *call] for call in self.setup.session.in_flight()]
 
 
-@situation(lambda case: case.perturbation.on_device)
-class SlowDevice(Situation):
+@effect(lambda case: case.perturbation.on_device)
+class SlowDevice(Effect):
     """A device that is kept busy before each collective or each gradient."""
 
     def __init__(self, setup: Setup) -> None:

@@ -3,15 +3,15 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import UserError
-from ddp_invariants.ranks.training.situation import Situation, situation
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@situation(lambda case: case.no_sync == "nested")
-class NestedNoSync(Situation):
+@effect(lambda case: case.no_sync == "nested")
+class NestedNoSync(Effect):
     """A second `no_sync`, entered and left inside the first one before its forward."""
 
     def inside_no_sync(self, stepper: "Stepper") -> None:
@@ -21,8 +21,8 @@ class NestedNoSync(Situation):
             pass
 
 
-@situation(lambda case: case.no_sync == "error")
-class FailedNoSync(Situation):
+@effect(lambda case: case.no_sync == "error")
+class FailedNoSync(Effect):
     """A `no_sync` that an exception of the user's own leaves."""
 
     def before_synchronised_pass(self, stepper: "Stepper") -> None:

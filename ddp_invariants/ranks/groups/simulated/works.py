@@ -1,0 +1,186 @@
+"""Simulated collectives under way: one exchange among ranks, and each rank's handle of it."""
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.ranks.groups.simulated.promises import Promise, Promises
+from ddp_invariants.ranks.groups.simulated.turns import Ready, Turns
+
+# These classes are public names of torch.distributed without type stubs.
+_c10d: Any = torch._C._distributed_c10d
+
+Compute = Callable[[list["Post"]], list[list[Tensor | None]]]
+"""Computes each rank's results from all ranks' posts, in the order of their outputs."""
+
+
+@dataclass
+class Post:
+    """One rank's part of a collective.
+
+    Attributes:
+        call: What all ranks must call alike: kind, operation or root, dtypes and sizes.
+        inputs: Copies of the tensors that the rank sends.
+        outputs: The tensors that take its results.
+        compute: Computes the results of all ranks.
+        done: True once the results are in the outputs.
+    """
+
+    call: tuple[Any, ...]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    compute: Compute
+    done: bool = False
+
+
+@dataclass
+class Exchange:
+    """One collective of a group.
+
+    Attributes:
+        size: The number of ranks in the group.
+        posts: Their posts, by rank.
+    """
+
+    size: int
+    posts: dict[int, Post] = field(default_factory=dict)
+    _results: list[list[Tensor | None]] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """True if all ranks have posted, and alike."""
+        if len(self.posts) < self.size:
+            return False
+        call = self.posts[0].call
+        return all(post.call == call for post in self.posts.values())
+
+    def deliver(self, rank: int) -> None:
+        """Write a rank's results to its outputs, once."""
+        post = self.posts[rank]
+        if post.done:
+            return
+        post.done = True
+        if self._results is None:
+            self._results = post.compute([self.posts[peer] for peer in range(self.size)])
+        with torch.no_grad():
+            for output, result in zip(post.outputs, self._results[rank], strict=True):
+                _write(output, result)
+
+
+def _write(output: Tensor, result: Tensor | None) -> None:
+    if result is None:
+        return
+    if output.layout == torch.strided:
+        output.detach().copy_(result.to_dense().view(output.shape))
+    else:  # A detached sparse tensor would get indices and values of its own.
+        output.copy_(result)
+
+
+@dataclass
+class Message:
+    """A send or a receive.
+
+    Attributes:
+        tensor: The tensor that is sent or received.
+        source: The rank that sends; negative for any.
+        target: The rank that receives.
+        tag: Sends meet receives of the same tag.
+        met: True once it has met its other half.
+    """
+
+    tensor: Tensor
+    source: int
+    target: int
+    tag: int
+    met: bool = False
+
+    def meets(self, other: "Message") -> bool:
+        """Return whether the other is this one's other half."""
+        return (
+            self.target == other.target
+            and self.tag == other.tag
+            and (self.source == other.source or min(self.source, other.source) < 0)
+        )
+
+    def join(self, other: "Message", *, sends: bool) -> None:
+        """Move the data between this half and the other one."""
+        sent, received = (self, other) if sends else (other, self)
+        with torch.no_grad():
+            received.tensor.detach().copy_(sent.tensor.detach().view(received.tensor.shape))
+        self.source = other.source = sent.source
+        self.met = other.met = True
+
+
+class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
+    """One rank's handle of a collective under way."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        promises: Promises,
+        ready: Ready,
+        take: Callable[[], None],
+        value: Any,
+        words: str,
+        source: Callable[[], int] = lambda: -1,
+    ) -> None:
+        super().__init__()
+        self._turns, self._promises, self._ready, self._take = turns, promises, ready, take
+        self._value, self._words, self._source = value, words, source
+        self._future: Any = None
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Hand on until all ranks have posted, and take the results."""
+        del timeout
+        self._turns.wait(self._ready, self._words)
+        self._take()
+        return True
+
+    def synchronize(self) -> None:
+        """Wait, like `wait`."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Let other ranks run, and return whether all have posted."""
+        if not self._ready():
+            self._turns.give_way()
+        if self._ready():
+            self._take()
+            return True
+        return False
+
+    def is_success(self) -> bool:
+        """Return whether all ranks have posted."""
+        return self._ready()
+
+    def exception(self) -> None:
+        """Return None: a simulated collective does not fail."""
+
+    def result(self) -> Any:
+        """Return the tensors that the collective wrote."""
+        return self._value
+
+    def get_future(self) -> Any:
+        """Return a future of the result."""
+        if self._future is None:
+            self._future = self.promise(self._take, lambda: self._value)
+        return self._future
+
+    def promise(self, take: Callable[[], object], value: Callable[[], Any]) -> Any:
+        """Return a future that is completed once all ranks have posted.
+
+        Args:
+            take: Called before.
+            value: Returns the future's value.
+        """
+        return self._promises.make(Promise(self._ready, take, value, self._words))
+
+    def source_rank(self) -> int:
+        """Return the rank that sent what was received."""
+        return self._source()
+
+    _source_rank = source_rank

@@ -1,0 +1,180 @@
+"""A simulated case: all its ranks in this process, as threads of which one runs at any time."""
+
+import datetime as dt
+import os
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.driving.ddp import Driver
+from ddp_invariants.ranks.groups.simulated import promises
+from ddp_invariants.ranks.groups.simulated.backend import Simulation
+from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections, lone_gloo
+from ddp_invariants.ranks.groups.simulated.order import Order
+from ddp_invariants.ranks.groups.simulated.promises import Promises
+from ddp_invariants.ranks.groups.simulated.state import RankState
+from ddp_invariants.ranks.groups.simulated.store import SimulatedStore
+from ddp_invariants.ranks.groups.simulated.turns import NotSimulated, Turns
+from ddp_invariants.ranks.groups.works import Log
+from ddp_invariants.ranks.rounds import Round
+from ddp_invariants.records.trace import WORDS_SIZE, LastWords
+
+# These functions are torch's own and have no type stubs.
+_c10d: Any = torch._C._distributed_c10d
+_TIMEOUT = dt.timedelta(seconds=300)
+_LOOK = 0.25
+"""Seconds between two looks at the processor time of ranks that have not ended."""
+_words: list[LastWords] = []
+"""The memory of each rank's last calls; made once, since a case must open nothing."""
+
+
+def supported() -> str:
+    """Return why this torch cannot be simulated; empty if it can."""
+    name = "_set_thread_isolation_mode"
+    return "" if hasattr(_c10d, name) else f"torch {torch.__version__} has no {name}"
+
+
+@dataclass
+class Outcome:
+    """The result of a simulated case.
+
+    Attributes:
+        headers: The plain part of each rank's evidence; None for a rank that did not end.
+        blobs: Its bits.
+        stuck: What each rank waits for that did not end, in words.
+        stacks: The stacks of these ranks.
+        calls: Their last calls.
+        refused: Why the case cannot be simulated; empty if it can.
+        failed: An error of the harness itself.
+    """
+
+    headers: list[dict[str, Any] | None]
+    blobs: list[bytes]
+    stuck: dict[int, str] = field(default_factory=dict)
+    stacks: dict[int, str] = field(default_factory=dict)
+    calls: dict[int, Any] = field(default_factory=dict)
+    refused: str = ""
+    failed: BaseException | None = None
+
+
+class World:
+    """The ranks of one simulated case.
+
+    Args:
+        case: The case.
+        driver: The implementation under test.
+        number: The number of the case, under which its last calls are kept.
+    """
+
+    def __init__(self, case: TrainingCase, driver: Driver, number: int) -> None:
+        self._case, self._driver, self._number = case, driver, number
+        size = case.ranks_needed
+        self._turns = Turns(size, Order("ranks", case.seed, size), self._swap)
+        self._promises = Promises(self._turns, size)
+        self._simulation = Simulation(self._turns, self._promises, early=True)
+        self._store = SimulatedStore(self._turns)
+        shared = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
+        self._states = [
+            RankState(rank, {"RANK": str(rank), "LOCAL_RANK": str(rank), **shared})
+            for rank in range(size)
+        ]
+        self._states.append(RankState(-1, {}))  # The process's own: `_swap` takes it as number -1.
+        self._outcome = Outcome([None] * size, [b""] * size)
+        lone_gloo()
+        while len(_words) < size:
+            _words.append(_new_words())
+
+    def run(self, seconds: float) -> Outcome:
+        """Run all ranks until they have ended, or none can run, or they have taken too long.
+
+        Args:
+            seconds: The processor time that they may take.
+        """
+        _c10d._set_thread_isolation_mode(True)  # noqa: FBT003 - torch's; groups by name, by thread
+        threads = [
+            threading.Thread(target=self._rank, args=(rank,), daemon=True)
+            for rank in range(self._case.ranks_needed)
+        ]
+        for thread in threads:
+            thread.start()
+        promises.begin(self._promises)
+        began, until = time.process_time(), time.monotonic() + 4 * seconds
+        self._turns.start()
+        outcome, turns = self._outcome, self._turns
+        while not turns.finished(_LOOK):
+            if time.process_time() - began > seconds or time.monotonic() > until:
+                outcome.stuck = dict.fromkeys(turns.unended, "runs without an end")
+                break
+        promises.end()
+        outcome.refused = turns.refused
+        outcome.stuck = outcome.stuck or turns.stuck
+        if outcome.stuck:
+            outcome.stacks = turns.stacks()
+            outcome.calls = {rank: _words[rank].read(self._number) for rank in outcome.stuck}
+            return outcome
+        for thread in threads:
+            thread.join()
+        _wait_until_gone([thread.native_id for thread in threads])
+        return outcome
+
+    def _swap(self, before: int, after: int) -> None:
+        self._states[before].take()
+        self._states[after].put()
+
+    def _rank(self, rank: int) -> None:
+        """Be one rank: this is what its thread runs."""
+        self._turns.begin(rank)
+        try:
+            self._train(rank)
+        except NotSimulated:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the harness's own, reported by the process
+            self._outcome.failed = error
+        finally:
+            self._turns.end(rank)
+
+    def _train(self, rank: int) -> None:
+        torch.set_num_threads(1)
+        case = self._case
+        everyone = self._connections("everyone", rank, case.ranks_needed)
+        training = None
+        if case.outside and rank >= case.outside:
+            training = self._connections("training", rank - case.outside, case.world_size)
+        log = Log(_words[rank], self._number)
+        record, groups, quiescent = Round(
+            case, self._driver, everyone, training, log, str(self._number)
+        ).train()
+        self._outcome.headers[rank] = {
+            **record.header(),
+            "sent": groups.sent(),
+            "groups": groups.members,
+            "quiescent": quiescent,
+            "left": [],
+        }
+        self._outcome.blobs[rank] = bytes(record.blob)
+
+    def _connections(self, name: str, rank: int, size: int) -> SimulatedConnections:
+        return SimulatedConnections(self._simulation, name, self._store, rank, size, _TIMEOUT)
+
+
+def _wait_until_gone(threads: list[int | None]) -> None:
+    """Wait until the kernel counts ended threads no more, shortly after Python joined them."""
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until and any(
+        os.path.exists(f"/proc/self/task/{thread}")  # noqa: PTH110 - in every case
+        for thread in threads
+    ):
+        time.sleep(0)
+
+
+def _new_words() -> LastWords:
+    descriptor = os.memfd_create("simulated words")
+    try:
+        os.ftruncate(descriptor, WORDS_SIZE)
+        return LastWords(descriptor)
+    finally:
+        os.close(descriptor)

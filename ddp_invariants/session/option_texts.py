@@ -1,0 +1,18 @@
+"""The help texts of the options that pytest, `certify` and other commands share."""
+
+from ddp_invariants.implementation.spec import defaulting
+
+BACKEND = defaulting(
+    "communication backend of the ranks: gloo (tensors on the CPU), nccl (one GPU per rank), "
+    "gloo-cuda (gloo with tensors on GPUs, which ranks may share) or nccl-shared (experimental: two "
+    "ranks per GPU); auto is gloo, or nccl with --device cuda",
+    "auto",
+)
+DEVICE = defaulting("device of the tensors", "the device of --backend")
+DEVIATIONS = defaulting(
+    "TOML file of known wrong behaviour that you accept, besides the shipped file; see docs/adapter.md; "
+    "repeatable",
+    "only the shipped file",
+)
+MAX_WORLD_SIZE = "largest number of ranks in a case"
+SEED = "seed of the random draw of cases, a whole number"
