@@ -10,10 +10,10 @@ Standard library only: the rank side imports this module under any interpreter.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ddp_invariants.cases.dtypes import DTYPES
-from ddp_invariants.cases.fields import STRICT, between, one_of, require
+from ddp_invariants.cases.fields import Strict, between, one_of, require
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.shard_case import ShardCase
@@ -47,7 +47,7 @@ LARGEST_WORLD_SIZE = 64
 
 
 @dataclass(frozen=True)
-class TrainingCase(Situated):
+class TrainingCase(Situated, Strict):
     """A whole data-parallel training run of a few steps.
 
     Attributes:
@@ -71,8 +71,6 @@ class TrainingCase(Situated):
         rounds: The number of runs in the same processes; the evidence is that of the last run.
         seed: The seed of parameters, samples and targets.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     model: Model
     world_size: int = 2

@@ -3,7 +3,7 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from typing import get_args
+from typing import Any, ClassVar, get_args
 
 from ddp_invariants.errors import CaseError
 
@@ -29,5 +29,7 @@ def between(field: str, got: int, low: int, high: int) -> None:
     require(low <= got <= high, field, got, f"an integer from {low} to {high}")
 
 
-STRICT = {"extra": "forbid", "strict": True}
-"""The pydantic configuration for case files; plain data, so that nothing is imported here."""
+class Strict:
+    """Base of the data classes that are read from files: no unknown field, no conversion."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}

@@ -5,10 +5,10 @@ Standard library only: the rank side imports this module under any interpreter.
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from ddp_invariants.cases.dtypes import DTYPES, Dtype
-from ddp_invariants.cases.fields import STRICT, between, one_of, require
+from ddp_invariants.cases.fields import Strict, between, one_of, require
 from ddp_invariants.cases.kinds import KINDS, ROWS, Kind, LayerKind
 
 __all__ = [
@@ -28,7 +28,7 @@ Activation = Literal["none", "relu", "gelu"]
 
 
 @dataclass(frozen=True)
-class Layer:
+class Layer(Strict):
     """One layer of the model.
 
     Attributes:
@@ -63,8 +63,6 @@ class Layer:
         twice: True if a forward calls a linear layer a second time, on its own result.
         sparse: True if an embedding's gradient is sparse: one entry for each time a row was chosen.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: LayerKind
     outputs: int = 1
@@ -192,10 +190,8 @@ BUFFERS: tuple[LayerKind, ...] = tuple(name for name, kind in KINDS.items() if k
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Strict):
     """A stack of layers over an input of width `inputs`."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     inputs: int
     layers: tuple[Layer, ...]

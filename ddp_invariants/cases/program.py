@@ -4,9 +4,9 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from ddp_invariants.cases.fields import STRICT, between, one_of, require
+from ddp_invariants.cases.fields import Strict, between, one_of, require
 
 OptimizerKind = Literal["sgd", "adamw", "adam"]
 Kernels = Literal["default", "foreach", "fused"]
@@ -38,7 +38,7 @@ The value is finite, because a NaN stays a NaN after a division.
 
 
 @dataclass(frozen=True)
-class Data:
+class Data(Strict):
     """The dataset and the arguments of its sampler. The case's seed and i alone fix sample i.
 
     Attributes:
@@ -48,8 +48,6 @@ class Data:
         drop_last: True if the sampler drops the tail instead of padding it.
         seed: The sampler's seed.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     samples: int = 2
     batch_size: int = 1
@@ -64,7 +62,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(Strict):
     """The optimizer of every rank and of the oracle.
 
     The learning rate is a power of two, 2**log2_lr, so that steps can be exact.
@@ -79,8 +77,6 @@ class Optimizer:
             operations (`foreach`), or one kernel (`fused`). On CPU the kernel needs contiguous
             parameters that all have a gradient (`TrainingCase.fusible`).
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: OptimizerKind = "sgd"
     log2_lr: int = -6
@@ -117,10 +113,8 @@ class Optimizer:
 
 
 @dataclass(frozen=True)
-class Poison:
+class Poison(Strict):
     """A value that is not finite, put into the first input of one rank's batch at one step."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     rank: int
     step: int
@@ -131,7 +125,7 @@ class Poison:
 
 
 @dataclass(frozen=True)
-class LossScale:
+class LossScale(Strict):
     """The plan of a loss scaler (`torch.amp.GradScaler`); every rank has its own scaler.
 
     All factors are powers of two, so that scaling and unscaling round only numbers that are too
@@ -146,8 +140,6 @@ class LossScale:
         unscaled: True if the program itself unscales gradients before the step, as it must if
             they are clipped.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     log2_scale: int
     interval: int = 2
@@ -167,7 +159,7 @@ class LossScale:
 
 
 @dataclass(frozen=True)
-class Perturbation:
+class Perturbation(Strict):
     """A change of the timing of collectives. A correct program gives the same bits under each.
 
     Attributes:
@@ -181,8 +173,6 @@ class Perturbation:
         milliseconds: The delay of the late rank, the longest of all `delays`, or the time for
             which a device waits.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: PerturbationKind = "none"
     sentinel: Sentinel = "finite"
@@ -222,7 +212,7 @@ class Perturbation:
 
 
 @dataclass(frozen=True)
-class InjectedFailure:
+class InjectedFailure(Strict):
     """A failure that the user's program has at one step.
 
     Attributes:
@@ -235,8 +225,6 @@ class InjectedFailure:
         rank: The rank that dies.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     kind: InjectedFailureKind
     step: int = 0
     rank: int = 0
@@ -246,7 +234,7 @@ class InjectedFailure:
 
 
 @dataclass(frozen=True)
-class Unused:
+class Unused(Strict):
     """A layer that forwards pass by, so that its parameters get no gradient there.
 
     Attributes:
@@ -257,8 +245,6 @@ class Unused:
         micro_step: The micro-step of a step, counted from 0; None for all micro-steps.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     layer: int
     rank: int | None = None
     step: int | None = None
@@ -266,7 +252,7 @@ class Unused:
 
 
 @dataclass(frozen=True)
-class Exhausted:
+class Exhausted(Strict):
     """A rank that runs out of batches before the other ranks do.
 
     Attributes:
@@ -274,14 +260,12 @@ class Exhausted:
         steps: The number of steps for which the rank has batches.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     rank: int
     steps: int = 1
 
 
 @dataclass(frozen=True)
-class BetweenSteps:
+class BetweenSteps(Strict):
     """An action of the program on every rank before a step, besides training.
 
     Attributes:
@@ -298,8 +282,6 @@ class BetweenSteps:
         step: The step that follows the action, from the second step on.
         layer: The layer that is frozen or trained from now on.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     kind: BetweenStepsKind
     step: int = 1

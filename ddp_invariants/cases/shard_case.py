@@ -4,14 +4,14 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import Strict, between, require
 from ddp_invariants.cases.program import Data
 
 
 @dataclass(frozen=True)
-class ShardCase:
+class ShardCase(Strict):
     """One sampler asked for the shards of every rank over a few epochs.
 
     Attributes:
@@ -26,8 +26,6 @@ class ShardCase:
         workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
             sampler; 0 for none.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     world_size: int = 2
     data: Data = Data()

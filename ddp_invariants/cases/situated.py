@@ -3,7 +3,7 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from ddp_invariants.cases.program import (
     BetweenSteps,
@@ -18,6 +18,7 @@ from ddp_invariants.cases.situation import Situation
 
 NoSync = Literal["plain", "nested", "error"]
 Passes = Literal["alternate", "joint", "retained"]
+Default = TypeVar("Default")
 
 
 class Situated:
@@ -29,7 +30,7 @@ class Situated:
 
     situations: tuple[Situation, ...]
 
-    def _of(self, kind: str, field: str, default: Any = None) -> Any:
+    def _of(self, kind: str, field: str, default: Default) -> Default:
         """Return a field of the situation of a kind, or the default where there is none."""
         return next(
             (getattr(each, field) for each in self.situations if each.kind == kind), default
@@ -38,62 +39,52 @@ class Situated:
     @property
     def poison(self) -> Poison | None:
         """A value that is not finite, or None."""
-        found: Poison | None = self._of("poison", "poison")
-        return found
+        return self._of("poison", "poison", None)
 
     @property
     def perturbation(self) -> Perturbation:
         """What happens to the timing of collectives."""
-        found: Perturbation = self._of("perturbation", "perturbation", Perturbation())
-        return found
+        return self._of("perturbation", "perturbation", Perturbation())
 
     @property
     def injected_failure(self) -> InjectedFailure | None:
         """The failure on purpose, or None."""
-        found: InjectedFailure | None = self._of("injected failure", "failure")
-        return found
+        return self._of("injected failure", "failure", None)
 
     @property
     def no_sync(self) -> NoSync:
         """How the micro-steps but the last go without communication."""
-        found: NoSync = self._of("no_sync", "style", "plain")
-        return found
+        return self._of("no_sync", "style", "plain")
 
     @property
     def unused(self) -> tuple[Unused, ...]:
         """The layers that some forwards pass by."""
-        found: tuple[Unused, ...] = self._of("unused", "layers", ())
-        return found
+        return self._of("unused", "layers", ())
 
     @property
     def crossed(self) -> int | None:
         """The rank whose branches are computed in the other order; None for none."""
-        found: int | None = self._of("crossed", "rank")
-        return found
+        return self._of("crossed", "rank", None)
 
     @property
     def passes(self) -> Passes:
         """How the forwards and backwards of a step follow one another."""
-        found: Passes = self._of("passes", "order", "alternate")
-        return found
+        return self._of("passes", "order", "alternate")
 
     @property
     def between_steps(self) -> tuple[BetweenSteps, ...]:
         """What the program does between steps."""
-        found: tuple[BetweenSteps, ...] = self._of("between steps", "actions", ())
-        return found
+        return self._of("between steps", "actions", ())
 
     @property
     def exhausted(self) -> tuple[Exhausted, ...]:
         """The ranks that have batches for some of the steps only."""
-        found: tuple[Exhausted, ...] = self._of("exhausted", "ranks", ())
-        return found
+        return self._of("exhausted", "ranks", ())
 
     @property
     def saved_by(self) -> int | None:
         """How many ranks saved the state that is loaded; None where nobody did."""
-        found: int | None = self._of("resized", "saved_by")
-        return found
+        return self._of("resized", "saved_by", None)
 
     @property
     def penalty(self) -> bool:
@@ -103,14 +94,12 @@ class Situated:
     @property
     def clip(self) -> float | None:
         """The largest norm of all gradients together that a step is made with; None for any."""
-        found: float | None = self._of("clipping", "norm")
-        return found
+        return self._of("clipping", "norm", None)
 
     @property
     def scaler(self) -> LossScale | None:
         """The plan of the loss scaler, or None."""
-        found: LossScale | None = self._of("scaler", "plan")
-        return found
+        return self._of("scaler", "plan", None)
 
     @property
     def autocast(self) -> bool:

@@ -8,8 +8,11 @@ import operator
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, TypeVar
 
+from ddp_invariants.cases.fields import Strict
+from ddp_invariants.cases.words import brief
 
-class Situation:
+
+class Situation(Strict):
     """Base of the classes for events of a training run besides plain training.
 
     A subclass is a frozen dataclass in its own module of `ddp_invariants.situations`. It has a
@@ -30,6 +33,10 @@ class Situation:
     """True if the situation suits an implementation that trains whole steps by itself."""
     in_earlier_run: ClassVar[bool] = True
     """True if the situation also holds in an earlier run that saves a state to load."""
+    part: ClassVar[type]
+    """The class of the field's value, or of its items, if the JSON form has objects for them."""
+    beyond_scripts: ClassVar[str] = ""
+    """Why no script can show a case in the situation; "" if a script can."""
 
     def check(self, case: Any) -> None:
         """Raise if the situation cannot happen in a case.
@@ -40,8 +47,9 @@ class Situation:
 
     @property
     def words(self) -> str:
-        """The situation as `describe` prints it, such as `clip=1.0`."""
-        raise NotImplementedError
+        """The situation as `describe` prints it: its kind and its only field, or True without one."""
+        value = next((value for name, value in vars(self).items() if name != "kind"), True)
+        return f"{self.kind.replace(' ', '_')}={brief(value)}"
 
     def simpler(self) -> Iterator["Situation"]:
         """Yield situations of the same kind that are one step simpler."""
@@ -76,7 +84,14 @@ class Situation:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Situation":
         """Build the situation from the fields of its JSON form, except for `kind`."""
-        return cls(**plain)
+        return cls(**{name: cls._built(value) for name, value in plain.items()})
+
+    @classmethod
+    def _built(cls, value: Any) -> Any:
+        """Return a value of the JSON form as the field holds it."""
+        if isinstance(value, list):
+            return tuple(map(cls._built, value))
+        return cls.part(**value) if isinstance(value, dict) else value
 
     @classmethod
     def capabilities(cls) -> dict[str, Any]:
@@ -90,7 +105,7 @@ class Situation:
 
     def unscripted(self, case: Any) -> str:  # noqa: ARG002 - for others
         """Return why no script can show a case in the situation; "" if a script can."""
-        return ""
+        return self.beyond_scripts
 
     def scripted_setup(self) -> list[str]:
         """Return lines of a script that follow the wrapping of the model."""

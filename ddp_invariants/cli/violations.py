@@ -202,6 +202,7 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
     The command first runs the script once, and prints it only if it shows the violation.
     """
     # Imported here: the other commands do not need it.
+    from ddp_invariants.export import running
     from ddp_invariants.export import script as exporting
 
     try:
@@ -210,7 +211,7 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
             raise CaseError(f"{violation} holds only a case, and no violation; replay it first")
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
             text = exporting.script(pool, stored)
-        unseen = "" if unchecked else exporting.not_shown(text, stored)
+        unseen = "" if unchecked else running.not_shown(text, stored)
     except ExportError as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(INCONCLUSIVE)

@@ -359,7 +359,7 @@ TRAINING = _placed(_OWN)
 """The training capabilities by name, in the order of probing, without those of `SHOWN`."""
 
 
-_REMOVED = {
+REMOVED = {
     name: order for order, name in enumerate([*(name for name in TRAINING if name != "few"), "few"])
 }
 """The order in which capabilities are removed from a case; the removal that adds parameters is

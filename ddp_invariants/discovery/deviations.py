@@ -18,11 +18,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TypeVar
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.discovery.capabilities import SHOWN, TRAINING
 from ddp_invariants.errors import DeviationError
 from ddp_invariants.implementation.spec import Ddp
@@ -32,7 +32,7 @@ SHIPPED = Path(__file__).parent / "deviations.toml"
 
 
 @dataclass(frozen=True)
-class Deviation:
+class Deviation(Strict):
     """One expected deviation.
 
     Attributes:
@@ -46,8 +46,6 @@ class Deviation:
             have any value.
         torch: The versions of torch with which it is expected.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     ddp: str
     reason: str
@@ -84,9 +82,9 @@ class Deviation:
         return self.capability or self.rule
 
     @property
-    def title(self) -> str:
-        """The deviation's name in messages."""
-        return f"the deviation of {self.ddp} in {self.about}"
+    def term(self) -> tuple[str, dt.date]:
+        """The deviation's name in messages, and the day on which it expires."""
+        return f"the deviation of {self.ddp} in {self.about}", self.expires
 
     def is_of(self, ddp: Ddp, torch: str) -> bool:
         """Return whether it is expected of an implementation under a version of torch."""
@@ -156,28 +154,21 @@ def read(path: Path) -> tuple[Deviation, ...]:
     return deviations
 
 
-class Expiring(Protocol):
-    """An entry that holds until a day."""
-
-    @property
-    def title(self) -> str:
-        """The entry's name in messages."""
-
-    @property
-    def expires(self) -> dt.date:
-        """The day from which on it does not hold any more."""
-
-
-def current(entries: Iterable[Expiring], path: Path, today: dt.date) -> None:
+def current(entries: Iterable[tuple[str, dt.date]], path: Path, today: dt.date) -> None:
     """Raise if an entry has expired.
+
+    Args:
+        entries: The name of each entry in messages, and the day from which on it does not hold.
+        path: The file of the entries.
+        today: The day.
 
     Raises:
         DeviationError: An entry has expired.
     """
-    for entry in entries:
-        if entry.expires <= today:
+    for title, expires in entries:
+        if expires <= today:
             raise DeviationError(
-                f"{path}: {entry.title} expired on {entry.expires}: check if it still "
+                f"{path}: {title} expired on {expires}: check if it still "
                 "occurs, then set a later date or remove it"
             )
 
@@ -194,6 +185,7 @@ def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviatio
         deviations = read(path)
         here = [deviation for deviation in deviations if deviation.is_of(ddp, torch)]
         # The user need not maintain shipped deviations of other implementations.
-        current(here if path == SHIPPED else deviations, path, today)
+        checked = here if path == SHIPPED else deviations
+        current((deviation.term for deviation in checked), path, today)
         applicable += here
     return tuple(applicable)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.discovery.capabilities import _REMOVED, SHOWN, TRAINING
+from ddp_invariants.discovery.capabilities import REMOVED, SHOWN, TRAINING
 from ddp_invariants.discovery.required import RANKS, SAMPLING
 from ddp_invariants.implementation.declarations import (
     CAPABILITIES,
@@ -94,7 +94,7 @@ class Scope:
         # Go through the capabilities twice, because a replaced optimizer may be missing, too: Adam
         # is replaced by AdamW, AdamW by SGD, and SGD by Adam. The order does not depend on the
         # hash seed.
-        for name in 2 * sorted(self.without & TRAINING.keys(), key=_REMOVED.__getitem__):
+        for name in 2 * sorted(self.without & TRAINING.keys(), key=REMOVED.__getitem__):
             if name == "few" and self.declared.stack is not None:
                 continue  # The stack fixes the number of parameters.
             if TRAINING[name].present(case):

@@ -136,26 +136,7 @@ class Calls:
             f"load({target!r})({', '.join(f'{name}={text}' for name, text in values.items())})"
             for target, values in source["setup"]
         ]
-        if methods:
-            given = ", ".join(f"{name}={text}" for name, text in source["adapter"].items())
-            cap = "BUCKET_CAP" if case.bucket_cap is not None else "None"
-            lines += [
-                f"adapter = load(UNDER_TEST)({given})",
-                (
-                    "context = types.SimpleNamespace(rank=rank, world_size=WORLD_SIZE, "
-                    f"bucket_cap={cap}, seed=SEED,"
-                ),
-                f"                                group={'group' if case.outside else 'None'},",
-                '                                lr=OPTIMIZER_ARGUMENTS["lr"],',
-                (
-                    "                                optimizer_class=OPTIMIZER, "
-                    "optimizer_arguments=OPTIMIZER_ARGUMENTS,"
-                ),
-                (
-                    "                                optimizer=lambda trained: "
-                    "OPTIMIZER(trained, **OPTIMIZER_ARGUMENTS))"
-                ),
-            ]
+        lines += self._loading_adapter() if methods else []
         lines += ["adapter.setup(context)"] if "setup" in methods else []
         lines += [f"optimizer = {usual.format('model')}"] if source["takes_optimizer"] else []
         if "wrap" in methods:
@@ -189,6 +170,28 @@ class Calls:
             (
                 "optimizer = "
                 f"{f'optimizer or {made}' if brings and 'make_optimizer' not in methods else made}"
+            ),
+        ]
+
+    def _loading_adapter(self) -> list[str]:
+        """Return the lines that make the adapter and the context of its methods."""
+        given = ", ".join(f"{name}={text}" for name, text in self.source["adapter"].items())
+        cap = "BUCKET_CAP" if self.case.bucket_cap is not None else "None"
+        return [
+            f"adapter = load(UNDER_TEST)({given})",
+            (
+                "context = types.SimpleNamespace(rank=rank, world_size=WORLD_SIZE, "
+                f"bucket_cap={cap}, seed=SEED,"
+            ),
+            f"                                group={'group' if self.case.outside else 'None'},",
+            '                                lr=OPTIMIZER_ARGUMENTS["lr"],',
+            (
+                "                                optimizer_class=OPTIMIZER, "
+                "optimizer_arguments=OPTIMIZER_ARGUMENTS,"
+            ),
+            (
+                "                                optimizer=lambda trained: "
+                "OPTIMIZER(trained, **OPTIMIZER_ARGUMENTS))"
             ),
         ]
 

@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.declarations import DeclarationFile, read
 from ddp_invariants.implementation.names import misnamed
@@ -33,7 +33,7 @@ def arguments(option: str, texts: Iterable[str]) -> Arguments:
 
 
 @dataclass(frozen=True)
-class Ddp:
+class Ddp(Strict):
     """A DDP under test, and the calls around it.
 
     Attributes:
@@ -49,8 +49,6 @@ class Ddp:
         optimizer_arguments: Passed to it.
         declares: Declarations in a file, which override the implementation's own.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str = "reference"
     arguments: Arguments = ()
@@ -105,10 +103,8 @@ class Ddp:
 
 
 @dataclass(frozen=True)
-class Sampler:
+class Sampler(Strict):
     """A sampler under test: its name, its arguments, and declarations in a file."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str = "reference"
     arguments: Arguments = ()

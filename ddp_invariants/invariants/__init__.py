@@ -11,11 +11,26 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
-from ddp_invariants.invariants import buf, comm, gpu, grad, init, live, loss, mem, param, rng, state
+from ddp_invariants.invariants import (
+    buf,
+    comm,
+    gpu,
+    grad,
+    grad_schedule,
+    init,
+    live,
+    loss,
+    mem,
+    param,
+    rng,
+    shard,
+    shard_capabilities,
+    state,
+)
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.rule import Row, Rule, invariant_of
-from ddp_invariants.invariants.shard import UNDECLARED as UNDECLARED_SAMPLER
-from ddp_invariants.invariants.shard import ShardView, sharding
+from ddp_invariants.invariants.sampler_view import UNDECLARED as UNDECLARED_SAMPLER
+from ddp_invariants.invariants.sampler_view import ShardView, sharding
 from ddp_invariants.invariants.view import UNDECLARED, EvidenceView, training
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding
@@ -27,6 +42,7 @@ __all__ = [
     "comm",
     "gpu",
     "grad",
+    "grad_schedule",
     "init",
     "judge",
     "live",
@@ -36,6 +52,8 @@ __all__ = [
     "param",
     "rng",
     "root_failure",
+    "shard",
+    "shard_capabilities",
     "state",
 ]
 

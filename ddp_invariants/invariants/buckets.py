@@ -139,7 +139,7 @@ def wrongly_filled(
     # The first step may run before the implementation has planned its buckets.
     least, most = 1 if step == 0 else min(counts), max(counts)
     tally.compared += 1
-    tally.met |= {"one bucket"} if most == 1 else {"several buckets"} if least > 1 else set()
+    tally.meet({"one bucket": most == 1, "several buckets": most != 1 and least > 1})
     where = f"rank {rank} of {view.case.world_size}, step {step}"
     if not least <= len(sent) <= most:
         expected = str(least) if least == most else f"{least} to {most}"

@@ -9,7 +9,7 @@ from ddp_invariants.invariants.diagnosis import kept
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import NO_BUFFERS, lacks
 from ddp_invariants.invariants.reduced import TWO_RANKS
-from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
+from ddp_invariants.invariants.rule import Script, Tally, Unjudged, not_about
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Layout, Tensors
@@ -42,21 +42,22 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     Only cases in which no earlier forward ran under no_sync are judged.
     """
     case = view.case
-    if case.world_size == 1 or case.injected_failure is not None:
-        raise NotAbout(
-            "one rank" if case.world_size == 1 else "a failed forward may have changed buffers"
-        )
-    if case.accumulation > 1 and not view.synchronised_each:
-        raise NotAbout("under no_sync each rank keeps its own buffers")
-    if not any(layer.buffers for layer in case.model.layers):
-        raise NotAbout("no buffers")
+    not_about(
+        {
+            "one rank": case.world_size == 1,
+            "a failed forward may have changed buffers": case.injected_failure is not None,
+            "under no_sync each rank keeps its own buffers": case.accumulation > 1
+            and not view.synchronised_each,
+            "no buffers": not any(layer.buffers for layer in case.model.layers),
+        }
+    )
     tally.met.add(TWO_RANKS)
     for step in view.steps("forward buffers")[1:]:
         left, started = (
             view.every_rank("left buffers", step - 1),
             view.every_rank("forward buffers", step),
         )
-        tally.met |= {MOVED} if any(tensors != left[0] for tensors in left) else set()
+        tally.meet({MOVED: any(tensors != left[0] for tensors in left)})
         for rank, tensors in enumerate(started[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(started[0], tensors, "rank 0 holds")
@@ -95,14 +96,15 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     and a division.
     """
     case = view.case
-    if not any(layer.buffers for layer in case.model.layers):
-        raise NotAbout("no buffers")
-    if case.accumulation > 1 or case.exhausted:
-        raise NotAbout(
-            "buffers may be synchronised between the forwards of a step"
-            if case.accumulation > 1
-            else "no rule fixes whose buffers count after a rank runs out of batches"
-        )
+    not_about(
+        {
+            "no buffers": not any(layer.buffers for layer in case.model.layers),
+            "buffers may be synchronised between the forwards of a step": case.accumulation > 1,
+            "no rule fixes whose buffers count after a rank runs out of batches": bool(
+                case.exhausted
+            ),
+        }
+    )
     forwards = {action.step for action in case.between_steps if action.kind == "forward only"}
     forwards |= {case.injected_failure.step} if case.injected_failure is not None else set()
     written = {action.step for action in case.between_steps if action.kind == "buffers"}
@@ -118,9 +120,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
         if step in written:
             twins = view.every_rank("written buffers", step)
             tally.met.add(WRITTEN)
-        tally.met |= ({EACH_MOVED} if moved else set()) | (
-            {NORMED} if moved and case.model.norms_batches else set()
-        )
+        tally.meet({EACH_MOVED: moved, NORMED: moved and case.model.norms_batches})
         for rank, started in enumerate(view.every_rank("forward buffers", step)):
             wrong = _not_between(twins, started, tally)
             if wrong is not None:

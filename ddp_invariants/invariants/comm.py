@@ -13,6 +13,7 @@ from ddp_invariants.invariants.rule import (
     Script,
     Tally,
     Unjudged,
+    not_about,
 )
 from ddp_invariants.invariants.sequences import by_group, differs_so_far, mismatch
 from ddp_invariants.invariants.timing import same_with_unchanged_timing
@@ -47,20 +48,17 @@ def _require_plain_steps(view: EvidenceView) -> None:
         NotAbout: The case is not plain.
     """
     case = view.case
-    if (
-        case.passes != "alternate"
-        or case.penalty
-        or any(layer.checkpoint == "reentrant" for layer in case.model.layers)
-    ):
-        raise NotAbout("gradients come in several parts, or are sent several times")
-    if case.exhausted:
-        raise NotAbout("some ranks run out of batches")
-    if case.saved_by is not None:
-        raise NotAbout("training continues from a state that another run saved")
-    if case.sparse:
-        raise NotAbout("sparse gradients are not sent in buckets")
-    if case.between_steps:
-        raise NotAbout("an action between steps may change the buckets")
+    not_about(
+        {
+            "gradients come in several parts, or are sent several times": case.passes != "alternate"
+            or case.penalty
+            or any(layer.checkpoint == "reentrant" for layer in case.model.layers),
+            "some ranks run out of batches": bool(case.exhausted),
+            "training continues from a state that another run saved": case.saved_by is not None,
+            "sparse gradients are not sent in buckets": case.sparse,
+            "an action between steps may change the buckets": bool(case.between_steps),
+        }
+    )
 
 
 @training.rule(
@@ -157,15 +155,14 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
 
     In such a case a missing wait shows under every timing.
     """
-    if not view.case.perturbation.kind == "withheld":
-        raise NotAbout("results are not withheld")
-    if view.case.exhausted:
-        raise NotAbout(
+    not_about(
+        {
+            "results are not withheld": view.case.perturbation.kind != "withheld",
             "ranks ask in every step which ranks still have batches, and need not wait for the "
-            "answer"
-        )
-    if view.case.world_size == 1:
-        raise NotAbout("one rank")
+            "answer": bool(view.case.exhausted),
+            "one rank": view.case.world_size == 1,
+        }
+    )
     for rank, evidence in enumerate(view.evidence.ranks):
         calls = sum(call.kind in WITHHELD for call in evidence.calls)
         if not calls:
@@ -267,17 +264,17 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
     first step is left out, since the implementation may not have planned its buckets yet.
     """
     plan = view.case.perturbation
-    if view.case.world_size == 1 or plan.kind not in ("none", "withheld"):
-        raise NotAbout("one rank" if view.case.world_size == 1 else _delayed(plan))
-    if view.case.unused:
-        raise NotAbout(
-            "some parameters are unused: their buckets are complete only when backward ends"
-        )
-    if view.case.autocast:
-        raise NotAbout(
+    not_about(
+        {
+            "one rank": view.case.world_size == 1,
+            _delayed(plan): plan.kind not in ("none", "withheld"),
+            "some parameters are unused: their buckets are complete only when backward ends": bool(
+                view.case.unused
+            ),
             "a layer's gradients pass through autocast's casts: a bias of the first bucket may "
-            "be computed last"
-        )
+            "be computed last": view.case.autocast,
+        }
+    )
     _require_plain_steps(view)
     view.every_rank("reduced", 0)
     for rank, evidence in enumerate(view.evidence.ranks):

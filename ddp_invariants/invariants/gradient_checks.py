@@ -1,7 +1,7 @@
 """Checks of one step's gradients that need more than a comparison with a mean.
 
-The judges of `grad.py` call them. A rank's twin is the unwrapped module with the same parameters,
-batch and random state.
+The judges of `grad.py` and `grad_schedule.py` call them. A rank's twin is the unwrapped module
+with the same parameters, batch and random state.
 """
 
 from dataclasses import replace
@@ -72,8 +72,7 @@ def unfit_gradient(view: EvidenceView, tally: Tally, step: int, rank: int) -> Fa
                 fact = "a frozen parameter has a gradient"
                 return Failure("GRAD-4", fact, where, f"{slot.dtype} {slot.shape}")
             continue
-        tally.met |= {"0-d parameter"} if not shape else set()
-        tally.met |= {"zero-element parameter"} if 0 in shape else set()
+        tally.meet({"0-d parameter": not shape, "zero-element parameter": 0 in shape})
         if slot.dtype is None:
             return Failure("GRAD-4", "a parameter that was used has no gradient", where, "None")
         if (slot.dtype, list(slot.shape)) != (dtype, list(shape)):
@@ -262,7 +261,7 @@ def not_one_large_batch(view: EvidenceView, tally: Tally, step: int) -> Failure 
     case, parts = view.case, [view.batch(number) for number in view.micro_steps(step)]
     if len({part.inputs_WBI.shape for part in parts}) > 1 or (case.zero_grad == "never" and step):
         return None
-    tally.met |= {"several micro-steps"} | ({TWO_RANKS} if case.world_size > 1 else set())
+    tally.meet({"several micro-steps": True, TWO_RANKS: case.world_size > 1})
     samples = sum(part.inputs_WBI.shape[0] * part.inputs_WBI.shape[1] for part in parts)
     fact = (
         f"{case.accumulation} micro-steps on {case.world_size} ranks do not equal one step on "

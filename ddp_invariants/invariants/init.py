@@ -8,7 +8,15 @@ from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.diagnosis import starts
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import NO_BUFFERS, SEEDED, Exclusion
-from ddp_invariants.invariants.rule import LI, MovedAfter, NotAbout, Script, Tally, Unjudged
+from ddp_invariants.invariants.rule import (
+    LI,
+    MovedAfter,
+    NotAbout,
+    Script,
+    Tally,
+    Unjudged,
+    not_about,
+)
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
@@ -18,6 +26,8 @@ _SOURCE = f"{LI}: all processes start from the same model state"
 _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
 SOURCE_CHANGED = "wrapping changed a value on the source rank"
+"""The fact that INIT-3 reports if a value changed, but nothing of the structure."""
+_EQUAL = "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
 
 
 def _like_the_source(
@@ -26,10 +36,12 @@ def _like_the_source(
     if view.case.saved_by is not None:
         raise NotAbout("the first forward starts from a loaded state")
     built, started = view.every_rank(before), view.every_rank(after)
-    if any(tensors != built[0] for tensors in built[1:]):
-        tally.met.add(DIFFERED)
-    if view.case.outside:
-        tally.met.add("a group without rank 0")
+    tally.meet(
+        {
+            DIFFERED: any(tensors != built[0] for tensors in built[1:]),
+            "a group without rank 0": view.case.outside,
+        }
+    )
     for rank, tensors in enumerate(started):
         tally.compared += sum(tensors.layout.sizes)
         difference = parted(built[0], tensors, "rank 0 built")
@@ -62,9 +74,7 @@ def _like_the_source(
 def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
     if view.case.init == "equal":
-        raise NotAbout(
-            "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
-        )
+        raise NotAbout(_EQUAL)
     return _like_the_source(view, tally, "INIT-1", "parameters", "built", "forward")
 
 
@@ -82,16 +92,15 @@ def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | No
 )
 def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
-    if view.case.init == "equal":
-        raise NotAbout(
-            "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
-        )
-    if view.case.injected_failure is not None and view.case.injected_failure.step == 0:
-        raise NotAbout("the first forward fails on purpose, and may have changed buffers")
+    failure = view.case.injected_failure
+    not_about(
+        {
+            _EQUAL: view.case.init == "equal",
+            "the first forward fails on purpose, and may have changed buffers": failure is not None
+            and failure.step == 0,
+        }
+    )
     return _like_the_source(view, tally, "INIT-2", "buffers", "built buffers", "forward buffers")
-
-
-"""The fact that INIT-3 reports if a value changed, but nothing of the structure."""
 
 
 @training.rule(
@@ -122,13 +131,13 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
             )
         tally.compared += len(before)
         rows = rank.structure_before
-        tally.met |= (
-            {"tied parameter"} if any(row.name != row.first_name for row in rows) else set()
-        )
-        tally.met |= (
-            {"frozen parameter"}
-            if any(not row.requires_grad and row.kind == "parameter" for row in rows)
-            else set()
+        tally.meet(
+            {
+                "tied parameter": any(row.name != row.first_name for row in rows),
+                "frozen parameter": any(
+                    not row.requires_grad and row.kind == "parameter" for row in rows
+                ),
+            }
         )
         if before == after:
             continue

@@ -9,9 +9,16 @@ from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
 from ddp_invariants.invariants.endings import no_end, whereabouts
 from ddp_invariants.invariants.exclusions import LOSSY, Exclusion, lacks
-from ddp_invariants.invariants.rule import MEAN, SEVERAL_RUNS, NotAbout, Script, Tally, Unjudged
-from ddp_invariants.invariants.sampler_view import ShardView
-from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.invariants.rule import (
+    MEAN,
+    SEVERAL_RUNS,
+    NotAbout,
+    Script,
+    Tally,
+    Unjudged,
+    not_about,
+)
+from ddp_invariants.invariants.sampler_view import ShardView, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 
@@ -321,10 +328,14 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
 def steps_after_other_actions_are_right(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with between-steps actions: every step's gradients and update must be right."""
     case = view.case
-    if not any(action.kind in INTERLUDES for action in case.between_steps):
-        raise NotAbout("the case has no action between steps")
-    if view.declared.exactness == "lossy":
-        raise NotAbout("the implementation declares exactness = lossy")
+    not_about(
+        {
+            "the case has no action between steps": not any(
+                action.kind in INTERLUDES for action in case.between_steps
+            ),
+            "the implementation declares exactness = lossy": view.declared.exactness == "lossy",
+        }
+    )
     failure = param.every_step(view, tally)
     if failure is not None:
         past = [

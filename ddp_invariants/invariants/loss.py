@@ -37,7 +37,7 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
 
     The wrapper must neither mix ranks nor change the forward.
     """
-    tally.met |= {CAST} if view.case.autocast else set()
+    tally.meet({CAST: view.case.autocast})
     for micro in view.all_micro_steps("loss"):
         for rank, tensors in enumerate(view.every_rank("loss", micro)):
             tally.compared += 1

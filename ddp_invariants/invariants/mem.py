@@ -2,7 +2,7 @@
 
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.exclusions import Exclusion
-from ddp_invariants.invariants.rule import OBSERVED_ONLY, NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.rule import OBSERVED_ONLY, Tally, Unjudged, not_about
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Slot
 from ddp_invariants.records.verdict import Failure
@@ -29,10 +29,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     gradients too, stage 3 parameters too.
     """
     stage, case = view.declared.zero, view.case
-    if not stage:
-        raise NotAbout("no stage of sharding is declared")
-    if case.world_size == 1:
-        raise NotAbout("one rank")
+    not_about({"no stage of sharding is declared": not stage, "one rank": case.world_size == 1})
     ranks = view.evidence.ranks
     if not all(rank.held for rank in ranks):
         raise Unjudged(view.cut_short or "a rank recorded no bytes")
@@ -50,7 +47,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
     # If the share is not smaller than the whole, a rank that holds everything passes as well.
     if share < wide:
-        tally.met |= {"more than one rank"} | ({"optimizer with state"} if moments else set())
+        tally.meet({"more than one rank": True, "optimizer with state": moments})
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
             claims = [

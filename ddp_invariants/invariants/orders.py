@@ -121,8 +121,7 @@ def not_sent_by_the_first(view: ShardView, tally: Tally) -> Failure | None:
     All ranks have data of their own, of the same length.
     """
     for epoch, shards in view.held:
-        tally.met |= {"more than one rank"} if len(shards) > 1 else set()
-        tally.met |= {"shuffle"} if view.case.data.shuffle else set()
+        tally.meet({"more than one rank": len(shards) > 1, "shuffle": view.case.data.shuffle})
         for rank, shard in enumerate(shards):
             tally.compared += len(shard)
             wrong = {

@@ -10,7 +10,7 @@ from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, Exclusion, lacks
 from ddp_invariants.invariants.grad import mean_of_the_local_gradients
 from ddp_invariants.invariants.reduced import TWO_RANKS
-from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged, not_about
 from ddp_invariants.invariants.scaling import (
     moved_by_a_skipped_step,
     next_scale,
@@ -30,7 +30,7 @@ def _identical(
 ) -> Failure | None:
     for step in view.steps(moment):
         records = view.every_rank(moment, step)
-        tally.met |= {TWO_RANKS} if len(records) > 1 else set()
+        tally.meet({TWO_RANKS: len(records) > 1})
         for rank, tensors in enumerate(records[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
             difference = parted(records[0], tensors, "rank 0 holds")
@@ -80,8 +80,8 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
 )
 def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare momentum, moments and step counts bitwise."""
-    if any(tensors.layout.slots for tensors in view.every_rank("state")):
-        tally.met.add("optimizer with state")
+    stateful = any(tensors.layout.slots for tensors in view.every_rank("state"))
+    tally.meet({"optimizer with state": stateful})
     return _identical(
         view, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
     )
@@ -176,7 +176,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
                     difference.words,
                 )
                 return updates.of_update(view, failure, step, rank, difference.name)
-        tally.met |= {name for name, is_met in met.items() if is_met}
+        tally.meet(met)
     return None
 
 
@@ -211,30 +211,25 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
 )
 def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the same steps without a wrapper, in the same process."""
-    if view.case.world_size > 1:
-        raise NotAbout("more than one rank")
-    if view.case.passes != "alternate":
-        raise NotAbout(
-            "forwards and backwards do not alternate, and plain training is run in no other order"
-        )
-    if view.case.saved_by is not None:
-        raise NotAbout("training starts from a loaded state")
-    if any(action.kind in ("cast", "assign") for action in view.case.between_steps):
-        raise NotAbout(
+    case = view.case
+    not_about(
+        {
+            "more than one rank": case.world_size > 1,
+            "forwards and backwards do not alternate, and plain training is run in no other "
+            "order": case.passes != "alternate",
+            "training starts from a loaded state": case.saved_by is not None,
             "parameters are recreated with another memory layout, so sums are computed in "
-            "another order"
-        )
-    if view.case.unused:
-        raise NotAbout(
-            "an unused parameter may have a gradient of zero, and weight decay then moves it"
-        )
-    if view.case.recast:
-        raise NotAbout(
+            "another order": any(
+                action.kind in ("cast", "assign") for action in case.between_steps
+            ),
+            "an unused parameter may have a gradient of zero, and weight decay then moves it": bool(
+                case.unused
+            ),
             "autocast may cast a parameter once per use, so its gradients may be added in "
-            "another order"
-        )
-    if view.case.sparse:
-        raise NotAbout("a sparse gradient may be subtracted entry by entry, or as one sum")
+            "another order": bool(case.recast),
+            "a sparse gradient may be subtracted entry by entry, or as one sum": case.sparse,
+        }
+    )
     for step in view.steps("updated"):
         tally.met.add("one rank")
         plain, wrapped = (

@@ -110,8 +110,7 @@ def unowned(view: EvidenceView, step: int) -> str:
 def mean_at(view: EvidenceView, tally: Tally, rule: str, fact: str, step: int) -> Failure | None:
     """Compare a step's gradients with the mean of the twins' gradients."""
     failure = against(view, tally, rule, fact, step, view.expected.local_means(step))
-    if locals_differ(view, step):
-        tally.met.add(LOCAL_DIFFERED)
+    tally.meet({LOCAL_DIFFERED: locals_differ(view, step)})
     return failure
 
 
@@ -123,10 +122,8 @@ def locals_differ(view: EvidenceView, step: int) -> bool:
 
 def mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Failure | None:
     """Compare every step's gradients with the twins' mean, in the cases of a rule."""
-    tally.met |= {TWO_RANKS} if view.case.world_size > 1 else set()
-    for step in view.steps("reduced"):
-        if step >= view.clean_steps:
-            break
+    tally.meet({TWO_RANKS: view.case.world_size > 1})
+    for step in view.steps("reduced")[: view.clean_steps]:
         failure = mean_at(
             view,
             tally,

@@ -29,7 +29,7 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
     )
     left = set(range(data.samples)) - taken
     tally.compared += len(left)
-    tally.met |= {"another world size"} if w != view.case.world_size and left else set()
+    tally.meet({"another world size": w != view.case.world_size and left})
     lost, most = left - set(rest), len(answer["rest"]) * ceil(len(left) / len(answer["rest"]))
     if lost or len(rest) > most or len({len(part) for part in answer["rest"]}) > 1:
         again = len([index for index in rest if index in taken])
@@ -54,15 +54,14 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
     return None
 
 
-def situations(view: ShardView) -> set[str]:
-    """Return the conditions that a case with a resumption meets."""
-    met = {
+def conditions(view: ShardView) -> dict[str, bool]:
+    """Return the conditions of a resumption, each with whether the case meets it."""
+    return {
         "more than one rank": view.case.world_size > 1,
         "shuffle": view.case.data.shuffle,
         "a later epoch": view.case.epochs[-1] > 0,
         "resumed in the middle": True,
     }
-    return {condition for condition, there in met.items() if there}
 
 
 def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | None:

@@ -1,6 +1,6 @@
 """A rule: one row with all that is known of the rule, and the pure function that judges it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Literal, ParamSpec, TypeVar
@@ -28,6 +28,22 @@ class NotAbout(Unjudged):
     """A missing subject: the case does not contain the subject of the rule."""
 
 
+def not_about(reasons: Mapping[str, bool]) -> None:
+    """Raise the first reason that holds for which a rule is not about a case.
+
+    Raises:
+        NotAbout: A reason holds.
+    """
+    for reason, holds in reasons.items():
+        if holds:
+            raise NotAbout(reason)
+
+
+def first_failure(failures: Iterable[Failure | None]) -> Failure | None:
+    """Return the first failure, and compute none after it."""
+    return next((failure for failure in failures if failure is not None), None)
+
+
 @dataclass
 class Tally:
     """The counts that a judge keeps while it judges.
@@ -43,6 +59,14 @@ class Tally:
     met: set[str] = field(default_factory=set)
     worst: float = 0.0
     observed: list[float] = field(default_factory=list)
+
+    def meet(self, conditions: Mapping[str, object]) -> None:
+        """Enter those of some conditions that a case meets.
+
+        Args:
+            conditions: The conditions; each with a true value if the case meets it.
+        """
+        self.met |= {condition for condition, is_met in conditions.items() if is_met}
 
 
 Judge = Callable[[Subject, Tally], Failure | None]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.diagnosis import shards as shards_of
-from ddp_invariants.invariants.rule import NotAbout, Unjudged
+from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
 
 CHANCE_FREE = 13
@@ -20,6 +20,8 @@ The chance is 1 / 13! = 1.6e-10.
 
 
 UNDECLARED = SamplerDeclarations()
+sharding = RuleSet["ShardView"]()
+"""All rules about samplers."""
 
 
 class ShardView:

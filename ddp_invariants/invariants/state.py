@@ -103,7 +103,7 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
         if before is None or after is None:
             continue
         for rank in range(view.case.world_size):
-            tally.met |= {STATEFUL} if left == "state" and before[rank].layout.slots else set()
+            tally.meet({STATEFUL: left == "state" and before[rank].layout.slots})
             tally.compared += sum(before[rank].layout.sizes)
             difference = parted(before[rank], after[rank], "it was saved as")
             if difference is not None:
@@ -157,13 +157,7 @@ def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure
             fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded the state, "
             f"{failure.fact}",
         )
-    tally.met |= (
-        {FEWER}
-        if case.saved_by < case.world_size
-        else {MORE}
-        if case.saved_by > case.world_size
-        else set()
-    )
+    tally.meet({FEWER: case.saved_by < case.world_size, MORE: case.saved_by > case.world_size})
     return None
 
 
@@ -183,7 +177,7 @@ def _of_loaded_values(view: EvidenceView, tally: Tally) -> Failure | None:
         if held is None or loaded not in loaded_by:
             continue
         for rank, tensors in enumerate(loaded_by[loaded]):
-            tally.met |= {STATEFUL} if left == "saved state" and held.layout.slots else set()
+            tally.meet({STATEFUL: left == "saved state" and held.layout.slots})
             tally.compared += sum(held.layout.sizes)
             difference = parted(held, tensors, "it was saved as")
             if difference is not None:

@@ -7,10 +7,9 @@ violation to a common one's.
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
 
 from ddp_invariants.cases.case import Case
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 
 
 class Verdict(Enum):
@@ -39,7 +38,7 @@ class Cause:
 
 
 @dataclass(frozen=True)
-class Failure:
+class Failure(Strict):
     """The failure of one rule in one place.
 
     Attributes:
@@ -56,8 +55,6 @@ class Failure:
         first: Of the same case, the failure that explains this one, as "RULE: fact"; empty if this
             one explains most.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     rule: str
     fact: str

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, case_id
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.errors import CaseError
 from ddp_invariants.implementation.spec import Ddp, Sampler
@@ -40,7 +40,7 @@ MOST_READ = 16 << 20
 
 
 @dataclass(frozen=True)
-class StoredTensor:
+class StoredTensor(Strict):
     """One tensor at one moment.
 
     Attributes:
@@ -49,8 +49,6 @@ class StoredTensor:
         shape: Its shape.
         bits: Its elements in row-major order, little-endian, as base64.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     name: str
     dtype: str | None = None
@@ -81,10 +79,8 @@ class StoredTensor:
 
 
 @dataclass(frozen=True)
-class StoredMoment:
+class StoredMoment(Strict):
     """A rank's tensors at one moment of a step; `evidence.Moment` lists the moments."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     moment: str
     step: int
@@ -92,7 +88,7 @@ class StoredMoment:
 
 
 @dataclass(frozen=True)
-class StoredRank:
+class StoredRank(Strict):
     """One rank's evidence.
 
     Attributes:
@@ -110,8 +106,6 @@ class StoredRank:
         scales: The loss scale after each step.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     moments: tuple[StoredMoment, ...] = ()
     sent: list[Any] = field(default_factory=list)
     groups: list[Any] = field(default_factory=list)
@@ -125,7 +119,7 @@ class StoredRank:
 
 
 @dataclass(frozen=True)
-class StoredEvidence:
+class StoredEvidence(Strict):
     """The evidence of all ranks in the run that confirmed a violation.
 
     Attributes:
@@ -135,15 +129,13 @@ class StoredEvidence:
             last calls of each.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     ranks: tuple[StoredRank, ...] = ()
     answers: tuple[dict[str, Any], ...] = ()
     incident: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class StoredViolation:
+class StoredViolation(Strict):
     """A violation that can be repeated, inspected, and exported.
 
     Attributes:
@@ -158,8 +150,6 @@ class StoredViolation:
         left_out: Why the evidence was left out; empty if it was not.
         form: Version of the file format.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     case: TrainingCase | ShardCase
     failure: Failure

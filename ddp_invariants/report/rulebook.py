@@ -11,7 +11,7 @@ from pathlib import Path
 from ddp_invariants.errors import UnknownRuleError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
-from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.report import terminal

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
@@ -18,7 +18,6 @@ from ddp_invariants.situations.draft import Draft
 class Autocast(Situation):
     """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` says what it lowers."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"autocast": 0}
     moment: ClassVar[str] = "forwards"
 
@@ -32,11 +31,6 @@ class Autocast(Situation):
             True,  # noqa: FBT003 - the value that the message quotes
             "false where a layer attends: nothing of what bfloat16 leaves of it could be judged",
         )
-
-    @property
-    def words(self) -> str:
-        """The name and its value."""
-        return "autocast=True"
 
     def scripted_forward(self, line: str) -> list[str]:
         """Return a script's line with a forward, as it runs under autocast."""

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
@@ -37,9 +36,10 @@ class Actions(Situation):
         actions: The actions. Those before the same step happen in this order.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "something happens between steps"
     options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
     moment: ClassVar[str] = "program"
+    part: ClassVar[type] = BetweenSteps
 
     actions: tuple[BetweenSteps, ...]
     kind: Literal["between steps"] = "between steps"
@@ -52,11 +52,6 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
-
-    @property
-    def words(self) -> str:
-        """The actions, without default values."""
-        return f"between_steps={brief(self.actions)}"
 
     def simpler(self) -> Iterator["Actions"]:
         """Yield fewer actions, and actions before the first possible step."""
@@ -94,16 +89,6 @@ class Actions(Situation):
                 )
         model = replace(case.model, layers=tuple(layers))
         return replace(case.without(Actions), model=model, optimizer=optimizer)
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "something happens between steps"
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Actions":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(BetweenSteps(**action) for action in plain["actions"]))
 
     @classmethod
     def prepare(cls, draft: Draft) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
@@ -23,7 +23,7 @@ class Clipping(Situation):
             once they are synchronised.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "gradients are clipped"
     options: ClassVar[dict[str, Any]] = {"clipped": False}
     moment: ClassVar[str] = "program"
 
@@ -55,11 +55,6 @@ class Clipping(Situation):
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the limit; unchanged if gradients are sparse or left over."""
         return case if case.zero_grad == "never" or case.sparse else case.with_situation(self)
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "gradients are clipped"
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between
+from ddp_invariants.cases.fields import between
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, FOUR, Capability, of_situation
@@ -25,7 +25,6 @@ class Crossed(Situation):
         rank: The rank.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"crossed": False}
     moment: ClassVar[str] = "branches"
     in_earlier_run: ClassVar[bool] = False
@@ -36,11 +35,6 @@ class Crossed(Situation):
     def check(self, case: TrainingCase) -> None:
         """Require a rank of the case."""
         between("crossed", self.rank, 0, case.world_size - 1)
-
-    @property
-    def words(self) -> str:
-        """The rank."""
-        return f"crossed={self.rank}"
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

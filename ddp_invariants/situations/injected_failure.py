@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import InjectedFailure, InjectedFailureKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability
 from ddp_invariants.situations.draft import Draft
 
@@ -25,10 +24,10 @@ class FailureInjection(Situation):
         failure: The failure and its step.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"injected_failures": ()}
     moment: ClassVar[str] = "failures"
     in_whole_steps: ClassVar[bool] = True
+    part: ClassVar[type] = InjectedFailure
 
     failure: InjectedFailure
     kind: Literal["injected failure"] = "injected failure"
@@ -55,11 +54,6 @@ class FailureInjection(Situation):
         require(failure.step > 0, "injected_failure.step", failure.step, "from 1 where a rank dies")
         require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
 
-    @property
-    def words(self) -> str:
-        """The failure, without default values."""
-        return f"injected_failure={brief(self.failure)}"
-
     def simpler(self) -> Iterator["FailureInjection"]:
         """Yield failures of the same kind with one field at a time set to its default."""
         plainest = InjectedFailure(self.failure.kind)
@@ -71,11 +65,6 @@ class FailureInjection(Situation):
             return "a rank is killed in the middle"
         several = "an exception is caught in a step of several micro-steps"
         return several if case.accumulation > 1 else ""
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "FailureInjection":
-        """Build the situation from the fields of its JSON form."""
-        return cls(InjectedFailure(**plain["failure"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

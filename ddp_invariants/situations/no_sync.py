@@ -4,10 +4,10 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ddp_invariants.cases.case import NoSync, TrainingCase
-from ddp_invariants.cases.fields import STRICT, one_of, require
+from ddp_invariants.cases.fields import one_of, require
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, Capability
 from ddp_invariants.situations.draft import Draft
@@ -22,7 +22,7 @@ class NoSyncStyle(Situation):
             `error` leaves a no_sync before the last micro-step by an exception of the user's own.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "a no_sync is nested, or left by an exception"
     moment: ClassVar[str] = "accumulation"
 
     style: NoSync
@@ -45,11 +45,6 @@ class NoSyncStyle(Situation):
             "'plain' where backwards do not alternate with forwards",
         )
 
-    @property
-    def words(self) -> str:
-        """The style."""
-        return f"no_sync={self.style}"
-
     def in_one_backward(self) -> None:
         """Return nothing: steps of one backward have no no_sync."""
 
@@ -64,11 +59,6 @@ class NoSyncStyle(Situation):
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the style; unchanged if a step has one backward."""
         return case.with_situation(self) if case.accumulation > 1 else case
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "a no_sync is nested, or left by an exception"
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import Passes, TrainingCase
-from ddp_invariants.cases.fields import STRICT, one_of, require
+from ddp_invariants.cases.fields import one_of, require
 from ddp_invariants.cases.layers import Checkpoint, Model
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability
@@ -43,7 +43,7 @@ class PassOrder(Situation):
             one forward on the first batch, and every backward through it.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "passes do not alternate, or layers are computed again"
     options: ClassVar[dict[str, Any]] = {"passes": False}
     moment: ClassVar[str] = "layers"
 
@@ -74,11 +74,6 @@ class PassOrder(Situation):
             "another where a gradient comes in parts: added to what is left they round otherwise "
             "than among themselves",
         )
-
-    @property
-    def words(self) -> str:
-        """The order."""
-        return f"passes={self.order}"
 
     def in_one_backward(self) -> None:
         """Return nothing: in steps of one backward the passes alternate."""
@@ -112,11 +107,6 @@ class PassOrder(Situation):
             # The parts of a gradient round differently if they are added to an old gradient than if
             # they are first added up.
             draft.clearings = draft.clearings[:2]
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "passes do not alternate, or layers are computed again"
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

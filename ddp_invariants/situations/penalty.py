@@ -4,10 +4,10 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 
@@ -20,7 +20,7 @@ class Penalty(Situation):
     computes the result: the oracle has no second derivatives.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "a penalty on gradients is a part of the loss"
 
     kind: Literal["penalty"] = "penalty"
 
@@ -49,16 +49,6 @@ class Penalty(Situation):
             saved_by=None,
             between_steps=(),
         )
-
-    @property
-    def words(self) -> str:
-        """The name and its value."""
-        return "penalty=True"
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "a penalty on gradients is a part of the loss"
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Perturbation, PerturbationKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.draft import Draft
 
 PERTURBATIONS: tuple[PerturbationKind, ...] = ("none",) * 13 + ("withheld", "withheld", "delays")
@@ -30,11 +29,11 @@ class Perturbed(Situation):
         perturbation: The change of timing, and the collectives it is for.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"perturbed": PERTURBATIONS}
     moment: ClassVar[str] = "timing"
     in_whole_steps: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
+    part: ClassVar[type] = Perturbation
 
     perturbation: Perturbation
     kind: Literal["perturbation"] = "perturbation"
@@ -49,22 +48,12 @@ class Perturbed(Situation):
         )
         between("perturbation.rank", self.perturbation.rank, 0, case.world_size - 1)
 
-    @property
-    def words(self) -> str:
-        """The perturbation, without default values."""
-        return f"perturbation={brief(self.perturbation)}"
-
     def simpler(self) -> Iterator["Perturbed"]:
         """Yield perturbations of the same kind with one field at a time set to its default."""
         plainest = Perturbation(self.perturbation.kind)
         for perturbation in simpler_fields(self.perturbation, plainest):
             if perturbation != Perturbation():
                 yield Perturbed(perturbation)
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Perturbed":
-        """Build the situation from the fields of its JSON form."""
-        return cls(Perturbation(**plain["perturbation"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Poison, PoisonKind
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -23,10 +22,10 @@ class Poisoned(Situation):
         poison: The value, its rank and its step.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"poisoned": False}
     moment: ClassVar[str] = "values"
     in_whole_steps: ClassVar[bool] = True
+    part: ClassVar[type] = Poison
 
     poison: Poison
     kind: Literal["poison"] = "poison"
@@ -44,16 +43,6 @@ class Poisoned(Situation):
             self.poison,
             "null where a layer is complex: which part is no number then, nothing fixes",
         )
-
-    @property
-    def words(self) -> str:
-        """The value, its rank and its step."""
-        return f"poison={brief(self.poison)}"
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Poisoned":
-        """Build the situation from the fields of its JSON form."""
-        return cls(Poison(**plain["poison"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

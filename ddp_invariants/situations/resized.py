@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Data
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
@@ -25,7 +25,7 @@ class Resized(Situation):
         saved_by: The number of ranks that saved the state.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "it starts from a state that other ranks saved"
     options: ClassVar[dict[str, Any]] = {"resized": False}
     moment: ClassVar[str] = "program"
     in_earlier_run: ClassVar[bool] = False
@@ -63,11 +63,6 @@ class Resized(Situation):
             draft.outside = 0
         draft.data = replace(draft.data, drop_last=False)
         draft.add(cls(saved_by))
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "it starts from a state that other ranks saved"
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

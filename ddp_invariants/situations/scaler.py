@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, require
+from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.program import LossScale, Poison
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 from ddp_invariants.situations.poison import Poisoned
@@ -26,9 +25,9 @@ class Scaler(Situation):
         plan: Its first scale, and how the scale grows and falls.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"scaled": 0}
     moment: ClassVar[str] = "values"
+    part: ClassVar[type] = LossScale
 
     plan: LossScale
     kind: Literal["scaler"] = "scaler"
@@ -64,19 +63,9 @@ class Scaler(Situation):
             "null where a rank runs out of batches, or a state is loaded that others saved",
         )
 
-    @property
-    def words(self) -> str:
-        """The plan, without default values."""
-        return f"scaler={brief(self.plan)}"
-
     def simpler(self) -> Iterator["Scaler"]:
         """Yield plans with one field at a time as in the plainest plan."""
         yield from (Scaler(plan) for plan in simpler_fields(self.plan, LossScale(4)))
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Scaler":
-        """Build the situation from the fields of its JSON form."""
-        return cls(LossScale(**plain["plan"]))
 
     def scripted_setup(self) -> list[str]:
         """Return a script's lines that make the scaler."""

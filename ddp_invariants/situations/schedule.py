@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
@@ -23,7 +23,7 @@ class RateSchedule(Situation):
             step. After the last, the first follows.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "the learning rate changes at every step"
     options: ClassVar[dict[str, Any]] = {"scheduled": False}
     moment: ClassVar[str] = "forwards"
 
@@ -67,16 +67,6 @@ class RateSchedule(Situation):
         return replace(
             case.without(RateSchedule), optimizer=replace(case.optimizer, log2_lr=log2_lr)
         )
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "the learning rate changes at every step"
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "RateSchedule":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(plain["log2_factors"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.program import Data, Exhausted
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -28,9 +27,10 @@ class UnevenInputs(Situation):
         ranks: The ranks, each with the number of steps for which it has batches.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+    beyond_scripts: ClassVar[str] = "some ranks run out of batches"
     options: ClassVar[dict[str, Any]] = {"uneven": False}
     moment: ClassVar[str] = "program"
+    part: ClassVar[type] = Exhausted
 
     ranks: tuple[Exhausted, ...]
     kind: Literal["exhausted"] = "exhausted"
@@ -61,26 +61,11 @@ class UnevenInputs(Situation):
             "none where a gradient is sparse: who has none cannot know its indices",
         )
 
-    @property
-    def words(self) -> str:
-        """The ranks and their steps."""
-        return f"exhausted={brief(self.ranks)}"
-
     def simpler(self) -> Iterator["UnevenInputs"]:
         """Yield fewer ranks, and ranks that have one batch."""
         for ranks in simpler_each(self.ranks, lambda each: Exhausted(each.rank)):
             if ranks:
                 yield UnevenInputs(ranks)
-
-    def unscripted(self, case: TrainingCase) -> str:
-        """Return why no script shows the situation."""
-        del case
-        return "some ranks run out of batches"
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "UnevenInputs":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(Exhausted(**each) for each in plain["ranks"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

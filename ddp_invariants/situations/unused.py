@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, require
+from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.cases.words import brief
 from ddp_invariants.situations.capability import BASE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -27,9 +26,9 @@ class UnusedLayers(Situation):
         layers: The layers, each with the forwards that pass it by.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     options: ClassVar[dict[str, Any]] = {"unused": False}
     moment: ClassVar[str] = "layers"
+    part: ClassVar[type] = Unused
 
     layers: tuple[Unused, ...]
     kind: Literal["unused"] = "unused"
@@ -40,11 +39,6 @@ class UnusedLayers(Situation):
         for index, each in enumerate(self.layers):
             _check_one(case, f"unused[{index}]", each)
             _check_training(case, f"unused[{index}]", each)
-
-    @property
-    def words(self) -> str:
-        """The layers, each with the forwards that pass it by."""
-        return f"unused={brief(self.layers)}"
 
     def simpler(self) -> Iterator["UnusedLayers"]:
         """Yield fewer layers, and layers that more forwards pass by."""
@@ -68,11 +62,6 @@ class UnusedLayers(Situation):
     def _kept(layers: Iterator[Unused]) -> "UnusedLayers | None":
         kept = tuple(layers)
         return UnusedLayers(kept) if kept else None
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "UnusedLayers":
-        """Build the situation from the fields of its JSON form."""
-        return cls(tuple(Unused(**each) for each in plain["layers"]))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

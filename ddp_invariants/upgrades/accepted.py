@@ -3,14 +3,13 @@
 import datetime as dt
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.discovery.deviations import current, tables
 
 
 @dataclass(frozen=True)
-class Accepted:
+class Accepted(Strict):
     """A change that a team has reviewed and accepted.
 
     Attributes:
@@ -20,17 +19,10 @@ class Accepted:
         expires: The day from which on the change must be reviewed again.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     change: str
     reason: str
     expires: dt.date
     link: str = ""
-
-    @property
-    def title(self) -> str:
-        """The name of the change in messages."""
-        return f"the accepted change {self.change!r}"
 
 
 def accepted_changes(path: Path, today: dt.date) -> tuple[Accepted, ...]:
@@ -40,5 +32,6 @@ def accepted_changes(path: Path, today: dt.date) -> tuple[Accepted, ...]:
         DeviationError: The file cannot be read, or an accepted change has expired.
     """
     changes = tables(path, "accepted", Accepted)
-    current(changes, path, today)
+    terms = ((f"the accepted change {accepted.change!r}", accepted.expires) for accepted in changes)
+    current(terms, path, today)
     return changes

@@ -14,11 +14,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.errors import BaselineError, EvidenceError
 from ddp_invariants.records.decoding import rank_evidence
 from ddp_invariants.records.evidence import (
@@ -40,7 +40,7 @@ LONGEST = 64 << 20
 
 
 @dataclass(frozen=True)
-class Environment:
+class Environment(Strict):
     """An interpreter, with everything that can change numbers.
 
     Attributes:
@@ -49,8 +49,6 @@ class Environment:
         cpu: The processor's model.
         blas: torch's description of its linear algebra and of the processor features it uses.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     python: str
     torch: str
@@ -64,7 +62,7 @@ class Environment:
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Strict):
     """The first line of a baseline: the description of the side that answered.
 
     Attributes:
@@ -76,8 +74,6 @@ class Head:
         seed: The seed of the corpus.
         cases: Number of cases.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     suite: str
     form: int

@@ -7,9 +7,9 @@ for example. All functions are pure functions of evidence.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import RankEvidence, ShardEvidence, TrainingEvidence
@@ -19,7 +19,7 @@ from ddp_invariants.upgrades.numbers import OF_NO_NUMBERS, differing_numbers
 
 
 @dataclass(frozen=True)
-class Offer:
+class Offer(Strict):
     """The facts known of a side before any case is run.
 
     Attributes:
@@ -28,8 +28,6 @@ class Offer:
         capabilities: The probed result of each capability by name (right, refused, …), and its
             words.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     ddp: dict[str, Any]
     sampler: dict[str, Any]

@@ -17,15 +17,8 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.sampler_probe import SAMPLER_CASES
 from ddp_invariants.errors import ExportError, HarnessError, LoadFailure
 from ddp_invariants.export.calls import pieces
-from ddp_invariants.export.script import (
-    beyond,
-    calls_of,
-    filled,
-    how_it_ended,
-    quoted,
-    ran,
-    takes_ranks,
-)
+from ddp_invariants.export.running import how_it_ended, ran
+from ddp_invariants.export.script import beyond, calls_of, filled, quoted, takes_ranks
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
-from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.strategies import cases_for

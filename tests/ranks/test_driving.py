@@ -16,7 +16,7 @@ from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
-from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import violation_class
 from ddp_invariants.search.strategies import cases_for

@@ -22,7 +22,7 @@ from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import CaseError, DeviationError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
-from ddp_invariants.invariants.grad import PASSES
+from ddp_invariants.invariants.grad_schedule import PASSES
 from ddp_invariants.invariants.live import INTERLUDES
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import Moment, TrainingEvidence
@@ -591,7 +591,11 @@ def test_every_shipped_deviation_names_a_rule_or_capability_and_can_be_read() ->
     """Every shipped deviation can be read, is valid today, and names a rule or a capability."""
     shipped = read(deviations.SHIPPED)
     assert shipped
-    deviations.current(shipped, deviations.SHIPPED, dt.datetime.now(dt.UTC).date())
+    deviations.current(
+        (deviation.term for deviation in shipped),
+        deviations.SHIPPED,
+        dt.datetime.now(dt.UTC).date(),
+    )
     assert all(
         deviation.about and (not deviation.rule or deviation.rule in ALL_RULES)
         for deviation in shipped

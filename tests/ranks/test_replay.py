@@ -25,6 +25,7 @@ from ddp_invariants.cases.program import Data, LossScale, Optimizer, Perturbatio
 from ddp_invariants.cli import violations
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import CaseError, ExportError
+from ddp_invariants.export import running
 from ddp_invariants.export import script as export
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
@@ -812,7 +813,7 @@ def test_a_script_that_shows_nothing_is_not_handed_out(
         ("while True: pass", "it did not end within 1 s"),
     ):
         monkeypatch.setattr(export, "script", lambda *_, text=text: text)
-        monkeypatch.setattr(export, "CHECK_SECONDS", 1.0 if "while" in text else 60.0)
+        monkeypatch.setattr(running, "CHECK_SECONDS", 1.0 if "while" in text else 60.0)
         done = command("export", "one.json")
         assert (done.exit_code, done.stdout) == (2, "")
         assert f"does not show the violation: {reason}" in done.stderr

@@ -24,8 +24,7 @@ from ddp_invariants.implementation.declarations import Buckets, Declarations, Sa
 from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.sampler_view import UNDECLARED
-from ddp_invariants.invariants.shard import sharding
+from ddp_invariants.invariants.sampler_view import UNDECLARED, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import (

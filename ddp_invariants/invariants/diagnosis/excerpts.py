@@ -6,12 +6,11 @@ all data here are bounded.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
 from ddp_invariants.cases.case import describe
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.errors import EvidenceError
 from ddp_invariants.invariants.diagnosis.events import carried_by
@@ -27,7 +26,7 @@ MOST_NAMES, MOST_CALLS = 24, 40
 
 
 @dataclass(frozen=True)
-class ShardMap:
+class ShardMap(Strict):
     """A map of which rank got which sample in which epoch.
 
     Attributes:
@@ -38,8 +37,6 @@ class ShardMap:
         cut: True if the case has more data than shown here.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     case: str
     world_size: int
     samples: int
@@ -49,7 +46,7 @@ class ShardMap:
 
 
 @dataclass(frozen=True)
-class Sent:
+class Sent(Strict):
     """One collective of one rank.
 
     Attributes:
@@ -60,8 +57,6 @@ class Sent:
         of_gradients: True if it reduced gradients; False for a broadcast of buffers, for example.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     description: str
     launched: float
     waited: float | None = None
@@ -70,13 +65,11 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Lane:
+class Lane(Strict):
     """One rank in a step: its backward, the time each gradient was computed, and its collectives.
 
     All times are in milliseconds.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     began: float
     ended: float
@@ -85,13 +78,11 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Bucket:
+class Bucket(Strict):
     """One reduction of a step: its number of elements, its dtype, and the parameters it carried.
 
     The parameters are given as far as they are known.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     elements: int
     dtype: str
@@ -99,7 +90,7 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(Strict):
     """A step on all ranks.
 
     Each rank's clock starts when its case does; the clocks agree to some tenths of a millisecond.
@@ -114,8 +105,6 @@ class Timeline:
         buckets: The step's reductions on the first rank.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     case: str
     step: int
     lanes: tuple[Lane, ...]
@@ -126,7 +115,7 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class Mismatch(Strict):
     """The distance of each rank from the expected values, parameter by parameter.
 
     Attributes:
@@ -138,8 +127,6 @@ class Mismatch:
         cut: Number of parameters that are left out.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     label: str
     step: int
     names: tuple[str, ...]
@@ -148,7 +135,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True)
-class Example:
+class Example(Strict):
     """The data shown of one case.
 
     Attributes:
@@ -156,8 +143,6 @@ class Example:
         timeline: The timeline of training with observed collectives.
         mismatch: The mismatch of training with a wrong value.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     shards: ShardMap | None = None
     timeline: Timeline | None = None

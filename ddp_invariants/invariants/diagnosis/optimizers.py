@@ -59,9 +59,8 @@ class _State:
 
 
 def _sgd(
-    plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
+    plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, _steps: int
 ) -> tuple[FloatArray, _State]:
-    del steps
     g = g + plan.weight_decay * p
     first = plan.momentum * state.first + g
     return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), _State(

@@ -151,8 +151,7 @@ class Attention(LayerOracle):
         return attended(x, _weights(place), dtype)
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: Attended, dtype: str
+        self, place: Place, g: Ball, _x: Ball, kept: Attended, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input and of the three weights."""
-        del x
         return attended_back(g, kept, _weights(place), dtype)

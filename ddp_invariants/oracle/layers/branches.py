@@ -17,10 +17,9 @@ class Branches(LayerOracle):
         return plus(first, negated(second), dtype), None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input and of both weights."""
-        del kept
         backs: list[Ball] = []
         gradients: Gradients = {}
         for name, part in zip(place.layer.parameters, (g, negated(g)), strict=True):

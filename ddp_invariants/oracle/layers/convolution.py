@@ -98,8 +98,7 @@ class Convolution(LayerOracle):
         return convolved(x, place.used("kernel"), place.bias, dtype), None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input, of the kernel and of the bias."""
-        del kept
         return convolved_back(g, x, place.used("kernel"), dtype)

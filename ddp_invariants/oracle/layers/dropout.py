@@ -14,9 +14,8 @@ class Dropout(LayerOracle):
         return masked(x, place.drawn, dtype), None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, _x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradient of the result times the factors."""
-        del x, kept
         assert place.drawn is not None
         return masked(g, place.drawn, dtype), {}

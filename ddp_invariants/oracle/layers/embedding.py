@@ -35,13 +35,12 @@ class Embedding(LayerOracle):
         return plus(x, row, dtype), None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, _x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input and of the table.
 
         The gradient of a row is the sum over the samples that chose it, in any order.
         """
-        del x, kept
         chosen = transposed(_chosen(place.inputs_WBI))
         return g, {"weight": product(chosen, g, dtype, g.centre.shape[1])}
 

@@ -10,15 +10,13 @@ from ddp_invariants.oracle.layer import Gradients, LayerOracle, Place, layer_kin
 class Empty(LayerOracle):
     """Layers that add the sum of a parameter without elements."""
 
-    def forward(self, place: Place, x: Ball, dtype: str) -> tuple[Ball, None]:
+    def forward(self, _place: Place, x: Ball, _dtype: str) -> tuple[Ball, None]:
         """Return the input."""
-        del place, dtype
         return x, None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, _x: Ball, _kept: object, _dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradient of the result, and one without elements."""
-        del x, kept, dtype
         nothing = np.zeros((len(g.centre), *place.values("nothing").shape))
         return g, {"nothing": Ball(nothing, nothing, 1.0)}

@@ -21,14 +21,13 @@ class Linear(LayerOracle):
         return product(x, transposed(weight), dtype, x.centre.shape[-1], bias), None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input, of the weight and of the bias.
 
         Autocast casts a weight once for all its uses, whose gradients are added up in the lower
         dtype.
         """
-        del kept
         weight = self._weight(place)
         if place.layer.complex:
             back, of_weight, of_bias = complexes.linear_back(g, x, weight, dtype)

@@ -16,10 +16,9 @@ class Scale(LayerOracle):
         return scaled(x, factor, dtype), None
 
     def backward(
-        self, place: Place, g: Ball, x: Ball, kept: object, dtype: str
+        self, place: Place, g: Ball, x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input and of the factor."""
-        del kept
         factor = place.used("factor")
         if place.layer.complex:
             back, of_factor = complexes.scale_back(g, x, factor, dtype)

@@ -101,6 +101,15 @@ def defaults(thing: Any) -> dict[str, str]:
 class Driver:
     """A loaded implementation: its declarations, and how a case drives it.
 
+    Attributes:
+        ddp: The implementation under test.
+        declared: Its declarations.
+        methods: The methods that its adapter defines.
+        setup: The functions called first, each with its arguments.
+        call: The call that wraps; None if nothing is called.
+        optimizer: The call that makes the optimizer; None for the case's own.
+        after: The function called after backward; None if there is none.
+
     Raises:
         LoadError: It cannot be tested.
     """

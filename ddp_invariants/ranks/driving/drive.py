@@ -8,15 +8,16 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from ddp_invariants.implementation.adapter import Context
-from ddp_invariants.implementation.declarations import Declarations
-from ddp_invariants.implementation.spec import Ddp
-from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, ForeignCall
+from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS
 from ddp_invariants.ranks.driving.imports import required
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.driving.ddp import Driver
 
 FINISHERS = (
     "finish_gradient_synchronization",
@@ -59,28 +60,6 @@ NOT_A_MODEL = (
 )
 
 
-class LoadedCalls(Protocol):
-    """The calls of a loaded implementation, as `ddp.Driver` has them.
-
-    Attributes:
-        ddp: The implementation under test.
-        declared: Its declarations.
-        methods: The methods that its adapter defines.
-        setup: The functions called first, each with its arguments.
-        call: The call that wraps; None if nothing is called.
-        optimizer: The call that makes the optimizer; None for the case's own.
-        after: The function called after backward; None if there is none.
-    """
-
-    ddp: Ddp
-    declared: Declarations
-    methods: set[str]
-    setup: list[tuple[Any, dict[str, str | tuple[Any]]]]
-    call: ForeignCall | None
-    optimizer: ForeignCall | None
-    after: ForeignCall | None
-
-
 class Drive:
     """The calls of one case: the adapter's methods if it has them, else the usual calls.
 
@@ -89,7 +68,7 @@ class Drive:
     """
 
     def __init__(
-        self, driver: LoadedCalls, context: Context, replica: nn.Module, adapter: Any
+        self, driver: "Driver", context: Context, replica: nn.Module, adapter: Any
     ) -> None:
         self.driver, self.context, self.replica = driver, context, replica
         self.brought: Any = None
@@ -147,17 +126,15 @@ class Drive:
             return call(context.optimizer(trained), context, wrapped)
         return call(trained, context, wrapped)
 
-    def before_batch(self, wrapped: Any, optimizer: Any) -> object:
-        del optimizer
+    def before_batch(self, wrapped: Any, _optimizer: Any) -> object:
         return getattr(wrapped, self._start)() if self._start else None
 
     def zero_grad(
         self,
-        wrapped: Any,
+        _wrapped: Any,
         optimizer: Any,
         set_to_none: bool,  # noqa: FBT001 - as an adapter's
     ) -> object:
-        del wrapped
         if not _takes(optimizer.zero_grad, "set_to_none"):
             if set_to_none:
                 return optimizer.zero_grad()
@@ -168,16 +145,14 @@ class Drive:
         quiet = _quiet(wrapped)
         return nullcontext() if quiet is None else quiet()
 
-    def join(self, wrapped: Any, optimizer: Any) -> AbstractContextManager[object]:
-        del optimizer
+    def join(self, wrapped: Any, _optimizer: Any) -> AbstractContextManager[object]:
         entered: AbstractContextManager[object] = wrapped.join()
         return entered
 
     def forward(self, wrapped: Any, inputs: Tensor) -> Any:
         return wrapped(inputs)
 
-    def backward(self, wrapped: Any, optimizer: Any, loss: Tensor) -> object:
-        del optimizer
+    def backward(self, wrapped: Any, _optimizer: Any, loss: Tensor) -> object:
         if self._engine("backward", wrapped):
             return wrapped.backward(loss)
         return loss.backward()
@@ -189,12 +164,10 @@ class Drive:
             self.driver.after(wrapped, self.context, wrapped, optimizer)
         return None
 
-    def gradients(self, wrapped: Any) -> Mapping[str, Tensor | None]:
-        del wrapped
+    def gradients(self, _wrapped: Any) -> Mapping[str, Tensor | None]:
         return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
 
-    def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
-        del optimizer
+    def clip(self, wrapped: Any, _optimizer: Any, norm: float) -> object:
         own = getattr(wrapped, "clip_grad_norm_", None)
         return (
             own(norm)
@@ -234,8 +207,7 @@ class Drive:
     ) -> object:
         raise NotImplementedError  # Called only if the adapter defines it.
 
-    def teardown(self, context: Context) -> object:
-        del context
+    def teardown(self, _context: Context) -> object:
         return None
 
     # Start and wrapping.

@@ -5,6 +5,7 @@ its definition, and no other file lists it. No effect may depend on the order in
 one moment run.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -34,11 +35,6 @@ class Effect:
     def __deepcopy__(self, _memo: object) -> Self:
         """Return this object: a wrapper may deep-copy a replica whose hooks refer to it."""
         return self
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a case has the effect."""
-        raise NotImplementedError
 
     # The modules.
 
@@ -139,15 +135,19 @@ class Effect:
 
 Kind = TypeVar("Kind", bound=type[Effect])
 
-_REGISTERED: list[type[Effect]] = []
+_REGISTERED: dict[type[Effect], Callable[[TrainingCase], bool]] = {}
 
 
-def effect(kind: Kind) -> Kind:
-    """Register a class of effects."""
-    _REGISTERED.append(kind)
-    return kind
+def effect(concerns: Callable[[TrainingCase], bool]) -> Callable[[Kind], Kind]:
+    """Register a class of effects, for the cases for which a test holds."""
+
+    def register(kind: Kind) -> Kind:
+        _REGISTERED[kind] = concerns
+        return kind
+
+    return register
 
 
 def effects_of(setup: Setup) -> tuple[Effect, ...]:
     """Return the effects that a run's case has."""
-    return tuple(kind(setup) for kind in _REGISTERED if kind.concerns(setup.case))
+    return tuple(kind(setup) for kind, concerns in _REGISTERED.items() if concerns(setup.case))

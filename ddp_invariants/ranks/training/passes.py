@@ -17,20 +17,7 @@ if TYPE_CHECKING:
 Quiet = list[tuple[list[int], list[int]]]
 """Per backward without communication, how many collectives each group had sent before and after."""
 
-PASSES: dict[Passes, Callable[["Stepper", list[Any]], Quiet]] = {}
 
-
-def _order(name: Passes) -> Callable[[Callable[..., Quiet]], Callable[..., Quiet]]:
-    """Register an order."""
-
-    def register(function: Callable[..., Quiet]) -> Callable[..., Quiet]:
-        PASSES[name] = function
-        return function
-
-    return register
-
-
-@_order("alternate")
 def _alternate(stepper: "Stepper", dealt: list[Any]) -> Quiet:
     """Run each micro-step's forward and backward in turn, and all but the last quietly.
 
@@ -77,7 +64,6 @@ def _micro_step(stepper: "Stepper", micro_step: int, indices: Any) -> tuple[list
     return span
 
 
-@_order("joint")
 def _joint(stepper: "Stepper", dealt: list[Any]) -> Quiet:
     """Run all forwards, then one backward of their summed losses."""
     position, observer = stepper.position, stepper.observer
@@ -98,7 +84,6 @@ def _joint(stepper: "Stepper", dealt: list[Any]) -> Quiet:
     return []
 
 
-@_order("retained")
 def _retained(stepper: "Stepper", dealt: list[Any]) -> Quiet:
     """Run one forward on the first batch, and each micro-step's backward through it."""
     position, observer = stepper.position, stepper.observer
@@ -116,3 +101,11 @@ def _retained(stepper: "Stepper", dealt: list[Any]) -> Quiet:
     for micro_step, batch in enumerate(batches):
         stepper.twin.micro_step(micro_step, batch, loss)
     return []
+
+
+PASSES: dict[Passes, Callable[["Stepper", list[Any]], Quiet]] = {
+    "alternate": _alternate,
+    "joint": _joint,
+    "retained": _retained,
+}
+"""The function that runs a step's passes, by their order."""

@@ -9,10 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
-from ddp_invariants.cases.fields import STRICT
+from ddp_invariants.cases.fields import Strict
 from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
 
@@ -34,7 +34,7 @@ Result = Literal["certified", "violated", "inconclusive"]
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(Strict):
     """The implementation under test.
 
     Attributes:
@@ -49,8 +49,6 @@ class Subject:
         driven: The way it was driven, one line each.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     side: Literal["ddp", "sampler"]
     name: str
     target: str
@@ -63,7 +61,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Setting:
+class Setting(Strict):
     """The tools, the place and the parameters of a session.
 
     Attributes:
@@ -80,8 +78,6 @@ class Setting:
         began: Start time, as ISO 8601 in UTC.
         seconds: Duration.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     suite: str
     torch: str
@@ -102,7 +98,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class RuleAccount:
+class RuleAccount(Strict):
     """The result of a rule.
 
     Attributes:
@@ -124,8 +120,6 @@ class RuleAccount:
         failures: Failures that were seen, by case; ten at most.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     rule: str
     requirement: str
     verdict: RuleVerdict
@@ -144,10 +138,8 @@ class RuleAccount:
 
 
 @dataclass(frozen=True)
-class CapabilityAccount:
+class CapabilityAccount(Strict):
     """The result of a capability: its standing, its declaration, and its expected deviation."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     side: Literal["ddp", "sampler"]
     name: str
@@ -167,7 +159,7 @@ class CapabilityAccount:
 
 
 @dataclass(frozen=True)
-class ViolationAccount:
+class ViolationAccount(Strict):
     """A violation that fresh processes confirmed.
 
     Attributes:
@@ -180,8 +172,6 @@ class ViolationAccount:
         shown: The example that a page shows.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     id: str
     by: str
     failure: Failure
@@ -192,7 +182,7 @@ class ViolationAccount:
 
 
 @dataclass(frozen=True)
-class Properties:
+class Properties(Strict):
     """The properties of a session, by progress.
 
     Attributes:
@@ -201,15 +191,13 @@ class Properties:
         reported: Properties for which pytest reported an outcome.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
-
     planned: tuple[str, ...]
     executed: tuple[str, ...]
     reported: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Strict):
     """All data of a certificate.
 
     Attributes:
@@ -228,8 +216,6 @@ class Certificate:
         examples: One typical case of each kind.
         digest: SHA-256 over all other fields.
     """
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     outcome: Result
     partial: tuple[str, ...]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
@@ -21,39 +20,10 @@ if TYPE_CHECKING:
 _Action = Callable[["Stepper", BetweenSteps, Any], None]
 _PlainAction = Callable[[Trained, BetweenSteps], None]
 
-_ACTIONS: dict[BetweenStepsKind, _Action] = {}
-_PLAIN: dict[BetweenStepsKind, _PlainAction] = {}
-"""The actions that change training without a wrapper, too."""
 
-
-def _action(*kinds: BetweenStepsKind) -> Callable[[_Action], _Action]:
-    """Register an action."""
-
-    def register(action: _Action) -> _Action:
-        _ACTIONS.update(dict.fromkeys(kinds, action))
-        return action
-
-    return register
-
-
-def _plain_action(*kinds: BetweenStepsKind) -> Callable[[_PlainAction], _PlainAction]:
-    """Register an action on a module without a wrapper."""
-
-    def register(action: _PlainAction) -> _PlainAction:
-        _PLAIN.update(dict.fromkeys(kinds, action))
-        return action
-
-    return register
-
-
-@effect
+@effect(lambda case: bool(case.between_steps))
 class Actions(Effect):
     """The program's actions between two steps, in the order of the case."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether the program does anything between steps."""
-        return bool(case.between_steps)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Do the actions before this step."""
@@ -69,13 +39,11 @@ class Actions(Effect):
                 _PLAIN[action.kind](plain, action)
 
 
-@_plain_action("learning rate")
 def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:
     """Train at a quarter of the learning rate from now on."""
     _divide(trained.optimizer, {"lr": 4})
 
 
-@_plain_action("decay")
 def _lower_decay(trained: Trained, _action: BetweenSteps) -> None:
     """Train with half of momentum and weight decay from now on."""
     _divide(trained.optimizer, {"momentum": 2, "weight_decay": 2})
@@ -88,26 +56,22 @@ def _divide(optimizer: Any, factors: dict[str, int]) -> None:
         )
 
 
-@_plain_action("freeze", "unfreeze")
 def _freeze(trained: Trained, action: BetweenSteps) -> None:
     """Freeze a layer, or train it from now on."""
     trained.replica.freeze(action.layer, frozen=action.kind == "freeze")
 
 
-@_action("learning rate", "decay")
 def _as_plainly(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
     """Do the action on the optimizer of the trained model."""
     _PLAIN[action.kind](stepper.trained, action)
 
 
-@_action("freeze", "unfreeze")
 def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
     """Freeze a layer, or train it from now on, in the replica and in its twin."""
     for replica in (stepper.trained.replica, stepper.twin.module):
         replica.freeze(action.layer, frozen=action.kind == "freeze")
 
 
-@_action("cast")
 def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Cast parameters to a wider dtype and back, as around an export; no value changes."""
     stepper.trained.zero_grad()
@@ -124,13 +88,11 @@ def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     stepper.twin.moved = True
 
 
-@_action("copy")
 def _copy(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Take a deep copy of the wrapper, and keep it."""
     stepper.trained.copies.append(deepcopy(stepper.trained.wrapped))
 
 
-@_action("buffers")
 @torch.no_grad()
 def _write_buffers(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Write the program's own values into all buffers."""
@@ -140,7 +102,6 @@ def _write_buffers(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> 
     stepper.record.tensors("written buffers", stepper.position.step, replica.named_buffers())
 
 
-@_action("assign")
 def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Give the model its own values as new tensors, and make an optimizer of these.
 
@@ -164,7 +125,6 @@ def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     trained.optimizer.load_state_dict(state)
 
 
-@_action("reload")
 def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Save the model and its optimizer, make both anew as another process would, and load them."""
     setup, trained, step = stepper.setup, stepper.trained, stepper.position.step
@@ -184,7 +144,6 @@ def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     stepper.observer.restored()
 
 
-@_action("evaluation", "evaluation with gradients", "forward only")
 def _forward(stepper: "Stepper", action: BetweenSteps, indices: Any) -> None:
     """Run a forward of the next batch, in evaluation or in training, without a backward."""
     trained, step = stepper.trained, stepper.position.step
@@ -199,3 +158,27 @@ def _forward(stepper: "Stepper", action: BetweenSteps, indices: Any) -> None:
         for each in stepper.effects if not training else ():
             each.after_forward(stepper.record, "evaluated", step)
         module.train()
+
+
+_ACTIONS: dict[BetweenStepsKind, _Action] = {
+    "learning rate": _as_plainly,
+    "decay": _as_plainly,
+    "freeze": _freeze_both,
+    "unfreeze": _freeze_both,
+    "cast": _cast,
+    "copy": _copy,
+    "buffers": _write_buffers,
+    "assign": _assign,
+    "reload": _reload,
+    "evaluation": _forward,
+    "evaluation with gradients": _forward,
+    "forward only": _forward,
+}
+"""The function of each kind of action."""
+_PLAIN: dict[BetweenStepsKind, _PlainAction] = {
+    "learning rate": _lower_rate,
+    "decay": _lower_decay,
+    "freeze": _freeze,
+    "unfreeze": _freeze,
+}
+"""The actions that change training without a wrapper, too."""

@@ -1,18 +1,12 @@
 """Branches that one rank computes in the other order (`TrainingCase.crossed`)."""
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
 
 
-@effect
+@effect(lambda case: case.crossed is not None)
 class Crossed(Effect):
     """Branches that one rank computes in the other order."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a rank crosses its branches."""
-        return case.crossed is not None
 
     def on_replica(self, replica: Replica) -> None:
         """Cross the branches if this is the rank."""

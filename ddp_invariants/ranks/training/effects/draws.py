@@ -6,14 +6,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
 
 
-@effect
+@effect(lambda case: bool(case.model.draws))
 class Draws(Effect):
     """The random numbers that layers draw in forwards."""
 
@@ -21,11 +20,6 @@ class Draws(Effect):
         super().__init__(setup)
         self._noticed: list[tuple[int, Tensor]] = []
         self._drawn: dict[int, list[Tensor] | None] = {}
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a layer draws random numbers."""
-        return bool(case.model.draws)
 
     def on_replica(self, replica: Replica) -> None:
         """Notice every number that a forward of the replica draws."""

@@ -4,39 +4,27 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@effect
+@effect(lambda case: case.kills)
 class Death(Effect):
     """The death of one rank's process as a step begins."""
 
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a rank dies."""
-        return case.kills
-
-    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+    def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """End this process if it is the rank's, at the step."""
-        del indices
         plan = self.case.injected_failure
         assert plan is not None
         if (plan.step, plan.rank) == (stepper.position.step, self.setup.rank):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@effect
+@effect(lambda case: case.injected_failure is not None and not case.kills)
 class CaughtException(Effect):
     """An exception of the user's own in a forward or backward, which the user catches."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether such an exception is raised."""
-        return case.injected_failure is not None and not case.kills
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Attempt the step, catch the exception and clear gradients.

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import UserError
 
@@ -11,14 +10,9 @@ if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@effect
+@effect(lambda case: case.no_sync == "nested")
 class NestedNoSync(Effect):
     """A second `no_sync`, entered and left inside the first one before its forward."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether each `no_sync` has another inside."""
-        return case.no_sync == "nested"
 
     def inside_no_sync(self, stepper: "Stepper") -> None:
         """Enter and leave the second one."""
@@ -27,14 +21,9 @@ class NestedNoSync(Effect):
             pass
 
 
-@effect
+@effect(lambda case: case.no_sync == "error")
 class FailedNoSync(Effect):
     """A `no_sync` that an exception of the user's own leaves."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether an exception leaves a `no_sync` in every step."""
-        return case.no_sync == "error"
 
     def before_synchronised_pass(self, stepper: "Stepper") -> None:
         """Raise the exception inside a `no_sync`, and catch it outside."""

@@ -3,18 +3,12 @@
 import torch
 from torch import Tensor
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@effect
+@effect(lambda case: case.penalty)
 class Penalty(Effect):
     """A penalty on the gradient of the outputs by the inputs."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether losses carry the penalty."""
-        return case.penalty
 
     def on_inputs(self, inputs: Tensor) -> None:
         """Make autograd record operations on the inputs."""

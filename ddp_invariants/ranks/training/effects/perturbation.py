@@ -1,19 +1,13 @@
 """Perturbed timing (`TrainingCase.perturbation`), as far as a rank's training causes it."""
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
 
 
-@effect
+@effect(lambda case: case.perturbation.kind == "withheld")
 class Withheld(Effect):
     """Collectives whose results are withheld until the program waits for them."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether results are withheld."""
-        return case.perturbation.kind == "withheld"
 
     def when_ready(self, record: Record, step: int) -> None:
         """Note the collectives for which the program did not wait."""
@@ -21,18 +15,13 @@ class Withheld(Effect):
         in_flight += [[step, *call] for call in self.setup.session.in_flight()]
 
 
-@effect
+@effect(lambda case: case.perturbation.on_device)
 class SlowDevice(Effect):
     """A device that is kept busy before each collective or each gradient."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self._gradients = 0
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a device is kept busy."""
-        return case.perturbation.on_device
 
     def before_gradient(self) -> None:
         """Keep the device busy before the next gradient, if the case asks for it."""

@@ -1,18 +1,12 @@
 """A value that is not finite in one rank's batch (`TrainingCase.poison`)."""
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.numbers import FloatArray
 from ddp_invariants.ranks.training.effect import Effect, effect
 
 
-@effect
+@effect(lambda case: case.poison is not None)
 class Poisoned(Effect):
     """A value that is not finite in one rank's batch."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a batch contains such a value."""
-        return case.poison is not None
 
     def on_samples(self, inputs_BD: FloatArray, step: int) -> None:
         """Put the value into the first input."""

@@ -3,21 +3,15 @@
 from copy import deepcopy
 from typing import TYPE_CHECKING
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@effect
+@effect(lambda case: case.saved_by is not None)
 class Resized(Effect):
     """A state that other ranks saved, loaded before the first step."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether other ranks trained before and saved their state."""
-        return case.saved_by is not None
 
     def begin(self, stepper: "Stepper") -> None:
         """Load the states, and note the tensors that were saved and those that were loaded."""

@@ -3,14 +3,13 @@
 import torch
 from torch import Tensor
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
 from ddp_invariants.ranks.training.trained import Trained
 
 
-@effect
+@effect(lambda case: case.scaler is not None)
 class Scaler(Effect):
     """A loss scaler on every rank, used as a program uses one."""
 
@@ -19,11 +18,6 @@ class Scaler(Effect):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.begin_again()
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether the loss is scaled."""
-        return case.scaler is not None
 
     def begin_again(self) -> None:
         """Make the scaler as it is before the first step."""

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.situations import schedule
@@ -11,18 +10,12 @@ if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@effect
+@effect(lambda case: case.get(schedule.RateSchedule) is not None)
 class RateSchedule(Effect):
     """A learning rate that a schedule sets before every step."""
 
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether the learning rate is scheduled."""
-        return case.get(schedule.RateSchedule) is not None
-
-    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+    def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """Set the rate of the step, after all that happens between steps."""
-        del indices
         self._set_rate(stepper.trained, stepper.position.step)
 
     def before_plain_step(self, step: int, plain: Trained) -> None:

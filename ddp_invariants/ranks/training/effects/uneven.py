@@ -4,21 +4,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
 
-@effect
+@effect(lambda case: bool(case.exhausted))
 class UnevenInputs(Effect):
     """Ranks that run out of batches before the other ranks."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether a rank runs out of batches."""
-        return bool(case.exhausted)
 
     @contextmanager
     def around_training(self, stepper: "Stepper") -> Iterator[None]:

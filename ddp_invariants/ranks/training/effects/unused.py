@@ -1,18 +1,12 @@
 """Layers that forwards pass by (`TrainingCase.unused`)."""
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
 
 
-@effect
+@effect(lambda case: bool(case.unused))
 class UnusedLayers(Effect):
     """Layers that some forwards pass by."""
-
-    @classmethod
-    def concerns(cls, case: TrainingCase) -> bool:
-        """Return whether any forward passes a layer by."""
-        return bool(case.unused)
 
     def before_pass(self, replica: Replica, step: int, micro_step: int) -> None:
         """Have the replica pass this micro-step's unused layers by."""

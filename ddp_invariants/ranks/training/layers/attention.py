@@ -26,8 +26,7 @@ class Attention(nn.Module):
 
 
 @builder("attention")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     half = width // 2
     query, key, value = (values.parameter(layer, half, half) for _ in range(3))
     return Attention(query, key, value)

@@ -36,8 +36,7 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 @builder("batch_norm")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     channels = width // 4
     return BatchNorm(
         values.parameter(layer, channels),

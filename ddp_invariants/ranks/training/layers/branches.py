@@ -29,7 +29,6 @@ class Branches(nn.Module):
 
 
 @builder("branches")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     first = values.parameter(layer, width, width)
     return Branches(first, values.parameter(layer, width, width))

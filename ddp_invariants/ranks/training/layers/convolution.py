@@ -26,8 +26,7 @@ class Convolution(nn.Module):
 
 
 @builder("convolution")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     last = layer.layout == "channels_last"
     memory_format = torch.channels_last if last else torch.contiguous_format
     kernel = values.of(layer.dtype, layer.outputs, width // 4, 2, 2)

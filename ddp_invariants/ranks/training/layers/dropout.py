@@ -51,6 +51,5 @@ class NotedDropout(Dropout):
 
 
 @builder("dropout")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del layer, width, values, owner
+def _build(_layer: Layer, _width: int, _values: Values, _owner: Any) -> nn.Module:
     return NotedDropout()

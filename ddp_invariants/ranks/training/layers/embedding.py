@@ -29,6 +29,5 @@ class Embedding(nn.Embedding):
 
 
 @builder("embedding")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     return Embedding(values.parameter(layer, ROWS, width), sparse=layer.sparse)

@@ -21,6 +21,5 @@ class Empty(nn.Module):
 
 
 @builder("empty")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     return Empty(values.parameter(layer, 0, width))

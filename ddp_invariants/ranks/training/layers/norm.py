@@ -22,7 +22,6 @@ class Norm(nn.Module):
 
 
 @builder("norm")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del owner
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     gain = values.parameter(layer, width)
     return Norm(gain, values.parameter(layer, width))

@@ -34,7 +34,6 @@ class ComplexScale(Scale):
 
 
 @builder("scale")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del width, owner
+def _build(layer: Layer, _width: int, values: Values, _owner: Any) -> nn.Module:
     kind = ComplexScale if layer.complex else Scale
     return kind(values.parameter(layer))

@@ -38,8 +38,7 @@ class Statistics(nn.Module):
 
 
 @builder("statistics")
-def _build(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
-    del layer, owner
+def _build(_layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     running = values.take(width).float()
     count = values.take().mul(8).long()
     return Statistics(running, count, values.take(width) > 0)
