@@ -25,13 +25,19 @@ def require_reducible(operation: Any, tensors: Sequence[Tensor]) -> None:
     Raises:
         RuntimeError: The operation is unknown, or suits no such dtype or layout.
     """
+    name = str(operation).rpartition(".")[2]
     if operation not in _OPERATIONS and operation != ReduceOp.AVG:
-        raise RuntimeError(f"Cannot use {operation} with Gloo")
+        raise RuntimeError(f"Cannot use ReduceOp.{name} with Gloo")
     for tensor in tensors:
-        if operation in _OF_INTEGERS and (tensor.is_floating_point() or tensor.is_complex()):
-            raise RuntimeError(f"Cannot use {operation} with non-integral dtype")
+        exact = not (tensor.is_floating_point() or tensor.is_complex())
+        if operation in _OF_INTEGERS and not exact:
+            raise RuntimeError(f"Cannot use ReduceOp.{name} with non-integral dtype")
+        if operation == ReduceOp.AVG and exact:
+            raise RuntimeError(f"result type Float can't be cast to {tensor.dtype}")
         if tensor.is_complex() and operation not in (ReduceOp.SUM, ReduceOp.AVG):
-            raise RuntimeError(f"all_reduce does not support {operation} on complex tensors")
+            raise RuntimeError(f"all_reduce does not support ReduceOp.{name} on complex tensors")
+        if tensor.layout != torch.strided and operation != ReduceOp.SUM:
+            raise RuntimeError("allreduce of sparse tensors only works with ReduceOp.SUM")
 
 
 def reduced(operation: Any, tensors: Sequence[Tensor]) -> Tensor:
@@ -52,5 +58,5 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def parts(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-    """Return a tensor's consecutive parts, of so many elements each."""
-    return list(torch.split(tensor.reshape(-1), list(sizes)))
+    """Return a tensor's first consecutive parts, of so many elements each."""
+    return list(torch.split(tensor.reshape(-1)[: sum(sizes)], list(sizes)))

@@ -2,7 +2,9 @@
 
 C++ code of torch waits for a future without Python's knowledge: the reducer of its DDP does so at
 the end of a backward. A wait there would stop the only rank that runs. So a future that is asked
-for within a backward is completed by a callback of that backward, before the reducer's own.
+for within a backward is completed by a callback of that backward, before the reducer's own. A
+future that is asked for within such a callback is completed at once: with a static graph, the
+reducer starts and finishes its first reductions in one callback.
 """
 
 from collections.abc import Callable
@@ -63,8 +65,11 @@ class Promises:
             return promise.future
         self._open[self._turns.running].append(promise)
         if torch._C._current_graph_task_id() != -1:
-            engine: Any = torch.autograd.Variable._execution_engine
-            engine.queue_callback(self._keep_all)
+            if torch._C._current_autograd_node() is None:
+                self._keep_all()
+            else:
+                engine: Any = torch.autograd.Variable._execution_engine
+                engine.queue_callback(self._keep_all)
         return promise.future
 
     def _keep_all(self) -> None:

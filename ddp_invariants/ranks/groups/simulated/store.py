@@ -61,16 +61,20 @@ class SimulatedStore(_c10d.Store):  # type: ignore[misc]  # the base class has n
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Return True: `append`, `multi_get` and `multi_set` exist."""
-        return True
+        """Return False, as the store of ranks over gloo does, which is a file."""
+        return False
 
     def delete_key(self, key: str) -> bool:
-        """Delete a key, and return whether it was there."""
-        return self._values.pop(key, None) is not None
+        """Delete a key; return True, as a file store does also if there was none."""
+        self._values.pop(key, None)
+        return True
 
     def num_keys(self) -> int:
         """Return the number of keys."""
         return len(self._values)
+
+    # The names by which C++ code calls these methods.
+    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 - C++'s
 
     def check(self, keys: list[str]) -> bool:
         """Return whether all keys are there; a rank that polls lets other ranks run."""

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from sys import _current_frames
+from typing import NoReturn
 
 from ddp_invariants.ranks.groups.simulated.order import Order
 
@@ -136,10 +137,18 @@ class Turns:
         self._pause(lambda: self._now >= seat.wakes, "a delay")
         seat.wakes = 0.0
 
+    def refuse(self, reason: str) -> NoReturn:
+        """End the simulation: only real processes can show what comes next.
+
+        Raises:
+            NotSimulated: Always.
+        """
+        self.refused = self.refused or reason
+        raise NotSimulated(self.refused)
+
     def _require_rank(self) -> None:
         if self._seats[self.running].thread != threading.get_ident():
-            self.refused = self.refused or "it communicates from threads of its own"
-            raise NotSimulated(self.refused)
+            self.refuse("it communicates from threads of its own")
 
     def _pause(self, until: Ready | None, what: str) -> None:
         seat = self._seats[self.running]

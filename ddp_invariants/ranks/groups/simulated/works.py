@@ -75,9 +75,23 @@ def _write(output: Tensor, result: Tensor | None) -> None:
     if result is None:
         return
     if output.layout == torch.strided:
-        output.detach().copy_(result.to_dense().view(output.shape))
+        output.detach().copy_(result.view(output.shape))
     else:  # A detached sparse tensor would get indices and values of its own.
         output.copy_(result)
+
+
+def memory(tensor: Tensor) -> Tensor:
+    """Return a tensor's elements as gloo takes them: in the order of memory, from the first on.
+
+    For a transposed tensor the order differs from that of the tensor's rows. For a slice of
+    columns the elements of other columns are among them. A bool is sent as a byte.
+    """
+    if tensor.layout != torch.strided:
+        return tensor
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    elements = tensor.detach().as_strided((tensor.numel(),), (1,))
+    return elements.view(torch.uint8) if elements.dtype == torch.bool else elements
 
 
 @dataclass
@@ -107,12 +121,37 @@ class Message:
         )
 
     def join(self, other: "Message", *, sends: bool) -> None:
-        """Move the data between this half and the other one."""
+        """Move the bytes between this half and the other one; a receive may have room for more."""
         sent, received = (self, other) if sends else (other, self)
-        with torch.no_grad():
-            received.tensor.detach().copy_(sent.tensor.detach().view(received.tensor.shape))
+        content = _bytes_of(sent.tensor)
+        _bytes_of(received.tensor)[: content.numel()].copy_(content)
         self.source = other.source = sent.source
         self.met = other.met = True
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)
+
+
+class SilentWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
+    """One rank's handle of a reduce-scatter: as over gloo, it only knows how to wait."""
+
+    def __init__(self, inner: "SimulatedWork") -> None:
+        super().__init__()
+        self._inner = inner
+
+    def wait(self, timeout: dt.timedelta | None = None) -> bool:
+        """Wait for the result."""
+        return self._inner.wait(timeout)
+
+    def synchronize(self) -> None:
+        """Wait for the result."""
+        self._inner.wait()
+
+    def is_completed(self) -> bool:
+        """Return False, as gloo does even after the end."""
+        self._inner.is_completed()
+        return False
 
 
 class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no type stubs
