@@ -74,7 +74,7 @@ class SimulatedStore(_c10d.Store):  # type: ignore[misc]  # the base class has n
         return len(self._values)
 
     # The names by which C++ code calls these methods.
-    deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 - C++'s
+    deleteKey, getNumKeys = delete_key, num_keys
 
     def check(self, keys: list[str]) -> bool:
         """Return whether all keys are there; a rank that polls lets other ranks run."""
