@@ -12,10 +12,10 @@ import torch
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.simulated import promises
-from ddp_invariants.ranks.groups.simulated.backend import Simulation
 from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections, lone_gloo
 from ddp_invariants.ranks.groups.simulated.order import Order
 from ddp_invariants.ranks.groups.simulated.promises import Promises
+from ddp_invariants.ranks.groups.simulated.shared import Simulation
 from ddp_invariants.ranks.groups.simulated.state import RankState
 from ddp_invariants.ranks.groups.simulated.store import SimulatedStore
 from ddp_invariants.ranks.groups.simulated.turns import NotSimulated, Turns

@@ -5,58 +5,24 @@ Ranks that call differently then never complete it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.distributed import ReduceOp
 
-from ddp_invariants.ranks.groups.simulated import arithmetic
-from ddp_invariants.ranks.groups.simulated.promises import Promises
-from ddp_invariants.ranks.groups.simulated.turns import Turns
-from ddp_invariants.ranks.groups.simulated.works import Exchange, Message, Post, SimulatedWork
+from ddp_invariants.ranks.groups.simulated import arguments, arithmetic, refusals
+from ddp_invariants.ranks.groups.simulated.shared import Group, Simulation
+from ddp_invariants.ranks.groups.simulated.works import (
+    Exchange,
+    Message,
+    Post,
+    SilentWork,
+    SimulatedWork,
+    memory,
+)
 
 _ANY = -1
 """The source of a receive from any rank."""
-
-
-@dataclass
-class Group:
-    """What the ranks of one simulated group share.
-
-    Attributes:
-        size: The number of ranks.
-        exchanges: The collectives, by number.
-        messages: Sends that nobody has received yet, in order.
-        receives: Receives that no send has met yet, in order.
-    """
-
-    size: int
-    exchanges: list[Exchange] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    receives: list[Message] = field(default_factory=list)
-
-
-@dataclass
-class Simulation:
-    """What all groups of one simulated case share.
-
-    Attributes:
-        turns: The ranks' turns.
-        promises: Their futures.
-        early: True if results are written as soon as all ranks have posted; otherwise when
-            they are waited for.
-        groups: The groups, by name.
-    """
-
-    turns: Turns
-    promises: Promises
-    early: bool
-    groups: dict[str, Group] = field(default_factory=dict)
-
-    def group(self, name: str, size: int) -> Group:
-        """Return the group of a name, made at first use."""
-        return self.groups.setdefault(name, Group(size))
 
 
 class SimulatedBackend:
@@ -80,7 +46,15 @@ class SimulatedBackend:
 
     def allreduce(self, tensors: Any, *options: Any, **named: Any) -> Any:
         """Reduce one tensor for all ranks."""
-        tensors, operation = _listed(tensors), _operation(options, named)
+        return self._all_reduced("allreduce", arguments.listed(tensors), options, named)
+
+    def allreduce_coalesced(self, tensors: Any, *options: Any, **named: Any) -> Any:
+        """Reduce several tensors for all ranks."""
+        return self._all_reduced("allreduce_coalesced", arguments.listed(tensors), options, named)
+
+    def _all_reduced(self, kind: str, tensors: list[Tensor], options: Any, named: Any) -> Any:
+        operation = arguments.operation(options, named)
+        self._require_sent(kind, tensors)
         arithmetic.require_reducible(operation, tensors)
 
         def compute(posts: list[Post]) -> list[Any]:
@@ -90,87 +64,112 @@ class SimulatedBackend:
             ]
             return [results] * len(posts)
 
-        return self._post("allreduce", (operation,), tensors, tensors, compute)
-
-    def allreduce_coalesced(self, tensors: Any, *options: Any, **named: Any) -> Any:
-        """Reduce several tensors for all ranks."""
-        return self.allreduce(tensors, *options, **named)
+        sent = list(map(memory, tensors))
+        return self._post("allreduce", (operation,), sent, sent, compute, tensors)
 
     def reduce(self, tensors: Any, *options: Any, **named: Any) -> Any:
         """Reduce one tensor for the root; the other ranks' tensors stay as they are."""
-        tensors, operation = _listed(tensors), _operation(options, named)
-        root = _root(options, named)
+        tensors, operation = arguments.listed(tensors), arguments.operation(options, named)
+        root = self._root("reduce", options, named)
+        self._require_sent("reduce", tensors)
         arithmetic.require_reducible(operation, tensors)
 
         def compute(posts: list[Post]) -> list[Any]:
             total = arithmetic.reduced(operation, [post.inputs[0] for post in posts])
             return [[total if rank == root else None] for rank in range(len(posts))]
 
-        return self._post("reduce", (operation, root), tensors, tensors, compute)
+        sent = list(map(memory, tensors))
+        return self._post("reduce", (operation, root), sent, sent, compute, tensors)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Reduce a list of tensors, and give each rank one."""
-        outputs, inputs = _listed(outputs), _nested(inputs)
-        return self._reduce_scatter("reduce_scatter", outputs, inputs, options, named)
+        outputs, inputs = arguments.listed(outputs), arguments.nested(inputs)
+        refusals.require_length("reduce_scatter", inputs, self._group.size)
+        return self._reduce_scatter("reduce_scatter", outputs, [inputs], options, named)
 
     def _reduce_scatter(
-        self, kind: str, outputs: list[Tensor], inputs: list[Tensor], options: Any, named: Any
+        self, kind: str, outputs: list[Tensor], inputs: list[list[Tensor]], options: Any, named: Any
     ) -> Any:
-        operation, own = _operation(options, named), slice(self._rank, self._rank + 1)
-        arithmetic.require_reducible(operation, inputs[own])
+        """Reduce lists of one tensor for each rank, and give each rank one of each list."""
+        operation, size = arguments.operation(options, named), self._group.size
+        sent = [tensor for tensors in inputs for tensor in tensors]
+        self._require_sent(kind, [*sent, *outputs])
+        if not all(tensor.is_contiguous() for tensor in (*sent, *outputs)):
+            self._simulation.turns.refuse("it reduces and scatters tensors that are not contiguous")
+        arithmetic.require_reducible(operation, sent)
 
         def compute(posts: list[Post]) -> list[Any]:
             return [
-                [arithmetic.reduced(operation, [post.inputs[rank] for post in posts])]
-                for rank in range(len(posts))
+                [
+                    arithmetic.reduced(
+                        operation, [post.inputs[number * size + rank] for post in posts]
+                    )
+                    for number in range(len(inputs))
+                ]
+                for rank in range(size)
             ]
 
-        return self._post(kind, (operation,), inputs, outputs, compute)
+        return SilentWork(self._post(kind, (operation,), sent, outputs, compute))
 
     def reduce_scatter_single(
         self, output: Tensor, whole: Tensor, *options: Any, **named: Any
     ) -> Any:
         """Reduce a tensor, and give each rank an equal part of it."""
-        size = self._group.size
-        if whole.numel() != output.numel() * size:
-            raise RuntimeError(
-                f"reduce_scatter: the input has {whole.numel()} elements, and the output of each "
-                f"of {size} ranks {output.numel()}"
-            )
-        inputs = arithmetic.parts(whole, [output.numel()] * size)
-        return self._reduce_scatter("reduce_scatter_single", [output], inputs, options, named)
+        return self.reduce_scatter_single_coalesced([output], [whole], *options, **named)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Any, wholes: Any, *options: Any, **named: Any
+    ) -> Any:
+        """Reduce several tensors, and give each rank an equal part of each."""
+        inputs = []
+        for output, whole in zip(outputs, wholes, strict=True):
+            if whole.numel() != output.numel() * self._group.size or not whole.is_contiguous():
+                self._simulation.turns.refuse("gloo may end the process at its reduce-scatter")
+            inputs.append(arithmetic.parts(whole, [output.numel()] * self._group.size))
+        return self._reduce_scatter("reduce_scatter_single", list(outputs), inputs, options, named)
 
     _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     # Gathers.
 
     def broadcast(self, tensors: Any, *options: Any, **named: Any) -> Any:
         """Give all ranks the root's tensor."""
-        tensors, root = _listed(tensors), _root(options, named)
+        tensors, root = arguments.listed(tensors), self._root("broadcast", options, named)
+        self._require_sent("broadcast", tensors)
 
         def compute(posts: list[Post]) -> list[Any]:
             sent = posts[root].inputs
             return [[None] * len(sent) if rank == root else sent for rank in range(len(posts))]
 
-        return self._post("broadcast", (root,), tensors, tensors, compute)
+        sent = list(map(memory, tensors))
+        return self._post("broadcast", (root,), sent, sent, compute, tensors)
 
     def allgather(self, outputs: Any, inputs: Any, *_options: Any, **_named: Any) -> Any:
         """Give all ranks the list of all ranks' tensors."""
-        inputs = _listed(inputs)
+        inputs, listed = arguments.listed(inputs), arguments.nested(outputs)
+        refusals.require_length("allgather", listed, self._group.size)
+        return self._all_gather("allgather", [listed], inputs)
+
+    def _all_gather(self, kind: str, outputs: list[list[Tensor]], inputs: list[Tensor]) -> Any:
+        """Give all ranks a list of all ranks' tensors for each tensor that they send."""
+        self._require_sent(kind, inputs)
+        for listed, own in zip(outputs, inputs, strict=True):
+            refusals.require_alike("allgather", listed, own)
 
         def compute(posts: list[Post]) -> list[Any]:
-            return [[post.inputs[0] for post in posts]] * len(posts)
+            return [[post.inputs[number] for number in range(len(inputs)) for post in posts]] * len(
+                posts
+            )
 
-        return self._post("allgather", (), inputs, _nested(outputs), compute, outputs)
+        return self._post(kind, (), inputs, [out for listed in outputs for out in listed], compute)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, *_options: Any, **_named: Any) -> Any:
         """Give all ranks all ranks' lists of tensors."""
-
-        def compute(posts: list[Post]) -> list[Any]:
-            return [[tensor for post in posts for tensor in post.inputs]] * len(posts)
-
-        flattened = [tensor for tensors in outputs for tensor in tensors]
-        return self._post("allgather_coalesced", (), list(inputs), flattened, compute, outputs)
+        refusals.require_length("allgather_coalesced", list(outputs), self._group.size)
+        return self._all_gather(
+            "allgather_coalesced", [list(each) for each in zip(*outputs, strict=True)], list(inputs)
+        )
 
     def all_gather_single(self, output: Tensor, own: Tensor, *_options: Any, **_named: Any) -> Any:
         """Give all ranks all ranks' tensors, one after another."""
@@ -182,54 +181,62 @@ class SimulatedBackend:
         self, outputs: Any, inputs: Any, *_options: Any, **_named: Any
     ) -> Any:
         """Do so with several tensors."""
+        size = self._group.size
         for output, own in zip(outputs, inputs, strict=True):
-            if output.numel() != own.numel() * self._group.size:
+            if output.numel() != own.numel() * size:
                 raise RuntimeError(
                     f"all_gather: the output has {output.numel()} elements, and the input of each "
-                    f"of {self._group.size} ranks {own.numel()}"
+                    f"of {size} ranks {own.numel()}"
                 )
-
-        def compute(posts: list[Post]) -> list[Any]:
-            results = [
-                arithmetic.flat([post.inputs[number] for post in posts])
-                for number in range(len(outputs))
-            ]
-            return [results] * len(posts)
-
-        return self._post("all_gather_single", (), list(inputs), list(outputs), compute)
+        chunks = [list(torch.chunk(output, size)) for output in outputs]
+        return self._all_gather("all_gather_single", chunks, list(inputs))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Give the root the list of all ranks' tensors."""
-        root = _root(options, named)
-        here = _nested(outputs) if self._rank == root else []
+        inputs, root = arguments.listed(inputs), self._root("gather", options, named)
+        self._require_sent("gather", inputs)
+        here = arguments.nested(outputs) if self._rank == root else []
+        if self._rank == root:
+            refusals.require_length("gather", here, self._group.size)
+            refusals.require_alike("gather", here, inputs[0])
 
         def compute(posts: list[Post]) -> list[Any]:
             gathered = [post.inputs[0] for post in posts]
             return [gathered if rank == root else [] for rank in range(len(posts))]
 
-        return self._post("gather", (root,), _listed(inputs), here, compute, outputs)
+        return self._post("gather", (root,), inputs, here, compute)
 
     def scatter(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Give each rank one tensor of the root's list."""
-        root = _root(options, named)
-        sent = _nested(inputs) if self._rank == root else []
+        outputs, root = arguments.listed(outputs), self._root("scatter", options, named)
+        self._require_sent("scatter", outputs)
+        sent = arguments.nested(inputs) if self._rank == root else []
+        if self._rank == root:
+            refusals.require_length("scatter", sent, self._group.size)
+            refusals.require_alike("scatter", sent, outputs[0])
 
         def compute(posts: list[Post]) -> list[Any]:
             return [[tensor] for tensor in posts[root].inputs]
 
-        return self._post("scatter", (root,), sent, _listed(outputs), compute)
+        taken = list(map(memory, outputs))
+        return self._post("scatter", (root,), list(map(memory, sent)), taken, compute, outputs)
 
     # Exchanges of different parts.
 
     def alltoall(self, outputs: Any, inputs: Any, *_options: Any, **_named: Any) -> Any:
         """Give each rank one tensor of every rank's list."""
+        outputs, inputs = list(outputs), list(inputs)
+        for tensors in (inputs, outputs):
+            refusals.require_length("alltoall", tensors, self._group.size)
+        self._require_sent("alltoall", inputs)
+        refusals.require_alike("alltoall", [*inputs, *outputs], inputs[0])
 
         def compute(posts: list[Post]) -> list[Any]:
             return [[post.inputs[rank] for post in posts] for rank in range(len(posts))]
 
-        return self._post("alltoall", (), list(inputs), list(outputs), compute)
+        return self._post("alltoall", (), inputs, outputs, compute)
 
     def all_to_all_single(
         self,
@@ -241,18 +248,28 @@ class SimulatedBackend:
         **_named: Any,
     ) -> Any:
         """Give each rank a part of every rank's tensor; sizes count rows, and are equal if empty."""
-        row = own.numel() // own.shape[0] if own.dim() and own.shape[0] else 1
-        equal = [own.numel() // self._group.size] * self._group.size
-        sizes = [size * row for size in input_sizes] if input_sizes else equal
+        self._require_sent("alltoall_base", [own, output])
+        if not (own.is_contiguous() and output.is_contiguous()):
+            raise ValueError("Tensors must be contiguous")
+        if output.dtype != own.dtype:
+            raise RuntimeError("input tensor and output tensor must be of the same type")
+        size = self._group.size
+        if not input_sizes and own.numel() % size:
+            self._simulation.turns.refuse("it splits a tensor amid its elements")
+        sent = refusals.row_sizes(input_sizes or (), own, size)
+        taken = refusals.row_sizes(output_sizes or (), output, size)
 
         def compute(posts: list[Post]) -> list[Any]:
-            return [
-                [arithmetic.flat([post.inputs[rank] for post in posts])]
-                for rank in range(len(posts))
-            ]
+            return [[post.inputs[rank] for post in posts] for rank in range(len(posts))]
 
-        del output_sizes
-        return self._post("alltoall_base", (), arithmetic.parts(own, sizes), [output], compute)
+        return self._post(
+            "alltoall_base",
+            (),
+            arithmetic.parts(own, sent),
+            arithmetic.parts(output, taken),
+            compute,
+            [output],
+        )
 
     alltoall_base = all_to_all_single
 
@@ -270,17 +287,21 @@ class SimulatedBackend:
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         """Send a tensor; the send is done once it meets a receive."""
-        return self._message(_listed(tensors)[0], self._rank, peer, tag, sends=True)
+        return self._message(arguments.listed(tensors)[0], self._rank, peer, tag, sends=True)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> Any:
         """Receive a tensor from a rank."""
-        return self._message(_listed(tensors)[0], peer, self._rank, tag, sends=False)
+        return self._message(arguments.listed(tensors)[0], peer, self._rank, tag, sends=False)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
         """Receive a tensor from any rank."""
-        return self._message(_listed(tensors)[0], _ANY, self._rank, tag, sends=False)
+        return self._message(arguments.listed(tensors)[0], _ANY, self._rank, tag, sends=False)
 
     def _message(self, tensor: Tensor, source: int, target: int, tag: int, *, sends: bool) -> Any:
+        if not tensor.is_contiguous():
+            raise RuntimeError("input tensor has to be contiguous")
+        if not sends and source == self._rank:
+            raise RuntimeError("Pair is not connected")
         self._simulation.turns.pass_on()
         message = Message(tensor, source, target, tag)
         others = self._group.receives if sends else self._group.messages
@@ -302,6 +323,14 @@ class SimulatedBackend:
         )
 
     # All of them.
+
+    def _require_sent(self, kind: str, tensors: Sequence[Tensor]) -> None:
+        refusals.require_sent(self._simulation.turns, kind, tensors)
+
+    def _root(self, kind: str, options: Any, named: Any) -> int:
+        root = arguments.root(options, named)
+        refusals.require_root(kind, root, self._group.size)
+        return root
 
     def _post(
         self,
@@ -344,28 +373,3 @@ class SimulatedBackend:
             exchanges.append(Exchange(self._group.size))
         self._posted += 1
         return exchanges[self._posted - 1]
-
-
-def _listed(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _nested(tensors: Any) -> list[Tensor]:
-    """Return the list in a list of one list, or the list itself."""
-    listed = list(tensors)
-    return list(listed[0]) if listed and not isinstance(listed[0], Tensor) else listed
-
-
-def _operation(options: Any, named: Any) -> Any:
-    for option in (*options, *named.values()):
-        found = getattr(option, "reduceOp", option)
-        if isinstance(found, ReduceOp | ReduceOp.RedOpType):
-            return getattr(found, "op", found)
-    return ReduceOp.SUM
-
-
-def _root(options: Any, named: Any) -> int:
-    for option in (*options, *named.values()):
-        if hasattr(option, "rootRank"):
-            return int(option.rootRank)
-    return next((option for option in (*options, *named.values()) if type(option) is int), 0)

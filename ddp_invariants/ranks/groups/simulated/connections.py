@@ -8,7 +8,8 @@ import torch
 
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.groups.observed import Connections
-from ddp_invariants.ranks.groups.simulated.backend import SimulatedBackend, Simulation
+from ddp_invariants.ranks.groups.simulated.backend import SimulatedBackend
+from ddp_invariants.ranks.groups.simulated.shared import Simulation
 
 # These classes are public names of torch.distributed without type stubs.
 _c10d: Any = torch._C._distributed_c10d

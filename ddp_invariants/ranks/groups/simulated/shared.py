@@ -1,0 +1,46 @@
+"""The state that simulated ranks share: the collectives of each group, by the group's name."""
+
+from dataclasses import dataclass, field
+
+from ddp_invariants.ranks.groups.simulated.promises import Promises
+from ddp_invariants.ranks.groups.simulated.turns import Turns
+from ddp_invariants.ranks.groups.simulated.works import Exchange, Message
+
+
+@dataclass
+class Group:
+    """What the ranks of one simulated group share.
+
+    Attributes:
+        size: The number of ranks.
+        exchanges: The collectives, by number.
+        messages: Sends that nobody has received yet, in order.
+        receives: Receives that no send has met yet, in order.
+    """
+
+    size: int
+    exchanges: list[Exchange] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    receives: list[Message] = field(default_factory=list)
+
+
+@dataclass
+class Simulation:
+    """What all groups of one simulated case share.
+
+    Attributes:
+        turns: The ranks' turns.
+        promises: Their futures.
+        early: True if results are written as soon as all ranks have posted; otherwise when
+            they are waited for.
+        groups: The groups, by name.
+    """
+
+    turns: Turns
+    promises: Promises
+    early: bool
+    groups: dict[str, Group] = field(default_factory=dict)
+
+    def group(self, name: str, size: int) -> Group:
+        """Return the group of a name, made at first use."""
+        return self.groups.setdefault(name, Group(size))
