@@ -91,6 +91,12 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
         """Return the tensors that the collective wrote."""
         return self.inner.result()
 
+    def source_rank(self) -> int:
+        """Return the rank that sent what was received."""
+        return int(self.inner._source_rank())
+
+    _source_rank = source_rank
+
     def get_future(self) -> Any:
         """Return a future of the result.
 
