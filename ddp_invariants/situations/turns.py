@@ -8,10 +8,10 @@ Standard library only: the rank side imports this module under any interpreter.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import STRICT, between, one_of
+from ddp_invariants.cases.fields import between, one_of
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.draft import Draft
 
@@ -31,7 +31,6 @@ class Turns(Situation):
         results: `early`: written as soon as all ranks have called. `late`: when waited for.
     """
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
     moment: ClassVar[str] = "forwards"
     in_whole_steps: ClassVar[bool] = True
 
