@@ -55,7 +55,8 @@ def no_end(
     return Failure(
         "LIVE-1",
         f"a rank {verb}{another}",
-        f"world size {world_size}, after {incident.seconds:.1f} s",
+        f"world size {world_size}, after {incident.seconds:.1f} s"
+        + (f": {incident.seen}" if incident.seen else ""),
         "; ".join(places),
         perhaps,
         notes,

@@ -15,6 +15,7 @@ from ddp_invariants.processes import wire
 from ddp_invariants.processes.backends import Backend
 from ddp_invariants.processes.process import HostClient, Process
 from ddp_invariants.processes.remote import RemoteHost, RemoteProcess, connected
+from ddp_invariants.processes.watch import Watch
 from ddp_invariants.records.evidence import Incident
 
 CONNECTING = 30.0
@@ -117,23 +118,18 @@ class RankProcesses:
     def _exchange(
         self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool
     ) -> Answers:
-        self.requests += 1
-        answers = Answers()
-        waiting: dict[socket.socket, int] = {}
-        incoming: dict[socket.socket, wire.Incoming] = {}
-        for rank, request in requests.items():
-            process = self.process(rank)
-            process.forget_output()
-            waiting[process.control] = rank
-            incoming[process.control] = wire.Incoming()
-            # It has died since; reading from it below reports that.
-            with contextlib.suppress(OSError):
-                wire.send(process.control, {**request, "to": self.requests})
+        answers, waiting = Answers(), self._send(requests)
+        incoming = {control: wire.Incoming() for control in waiting}
         # Counted from here: the start of processes is not under test.
-        started = time.monotonic()
-        until, dead, raised = started + patience, set[int](), False
-        while waiting and (left := until - time.monotonic()) > 0:
-            for control in self._ready(waiting, left):
+        watch = Watch(
+            {rank: self.running[rank] for rank in requests},
+            patience,
+            looks=self.backend.device == "cpu",
+        )
+        dead, raised = set[int](), False
+        while waiting:
+            hung, silent = watch.ends(waiting.values()), len(waiting)
+            for control in self._ready(waiting, 0.0 if hung else watch.pause):
                 try:
                     frame = incoming[control].take(control)
                 except (OSError, WireError):
@@ -150,13 +146,27 @@ class RankProcesses:
                 if mortal and answer.raised:
                     self.running[rank].signal(signal.SIGKILL)
             if dead or raised:
-                until = min(until, time.monotonic() + GRACE)
+                watch.hasten(GRACE)
+            # An answer may have come while this process, too, queued for a processor.
+            if hung and len(waiting) == silent:
+                break
         self._reject_failures(answers)
         if waiting or dead:
-            answers.incident = self._incident(
-                set(waiting.values()), dead, time.monotonic() - started
-            )
+            answers.incident = self._incident(set(waiting.values()), dead, watch)
         return answers
+
+    def _send(self, requests: dict[int, dict[str, Any]]) -> dict[socket.socket, int]:
+        """Send every rank its request, and return the ranks by the sockets that they answer on."""
+        self.requests += 1
+        waiting: dict[socket.socket, int] = {}
+        for rank, request in requests.items():
+            process = self.process(rank)
+            process.forget_output()
+            waiting[process.control] = rank
+            # It has died since; reading from it reports that.
+            with contextlib.suppress(OSError):
+                wire.send(process.control, {**request, "to": self.requests})
+        return waiting
 
     def _ready(self, waiting: dict[socket.socket, int], seconds: float) -> list[socket.socket]:
         """Return the sockets with an incoming message, after at most some seconds.
@@ -187,8 +197,9 @@ class RankProcesses:
                     f"{failure['message']}\n{failure['traceback']}"
                 )
 
-    def _incident(self, hung: set[int], dead: set[int], seconds: float) -> Incident:
+    def _incident(self, hung: set[int], dead: set[int], watch: Watch) -> Incident:
         """Describe ranks that gave no answer: their stacks, or how they ended."""
+        seconds, seen = watch.elapsed, watch.seen(hung)
         for rank in hung:
             self.running[rank].signal(signal.SIGUSR1)
         if hung:
@@ -213,6 +224,7 @@ class RankProcesses:
             seconds,
             {rank: calls for rank, calls in last_calls.items() if calls is not None},
             statuses,
+            seen,
         )
 
     # Processes and connections.

@@ -11,6 +11,7 @@ from typing import Self
 
 from ddp_invariants.errors import HarnessError
 from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes import threads
 from ddp_invariants.processes.hosts import PATIENCE, STARTING
 from ddp_invariants.records.trace import WORDS_SIZE, LastCalls, LastWords
 
@@ -243,6 +244,14 @@ class Process:
                     f"{(task / 'wchan').read_text()}"
                 )
         return "".join(lines)
+
+    def look(self) -> threads.Look | None:
+        """Return its threads as the kernel shows them; None if it does not."""
+        return threads.look(self.pid)
+
+    def waits_for_ever(self, until: float, *, answered: bool) -> bool:
+        """Return whether only its peers can make it run before a time; see `threads`."""
+        return threads.waits_for_ever(self.pid, until, answered=answered)
 
     def last_calls(self, case: int) -> LastCalls | None:
         """Return the collectives that the process is known to have issued in a case."""

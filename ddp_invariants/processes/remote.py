@@ -17,6 +17,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import wire
 from ddp_invariants.processes.hosts import PATIENCE, STARTING
 from ddp_invariants.processes.process import HostClient
+from ddp_invariants.processes.threads import Look
 from ddp_invariants.records.trace import Call, LastCalls
 
 REACHING = 5.0
@@ -221,6 +222,15 @@ class RemoteProcess:
         """Return where its native threads wait."""
         text: str = self.host.ask(do="native_waits", pid=self.pid)["text"]
         return text
+
+    def look(self) -> Look | None:
+        """Return None: the deadline alone ends a rank of another machine."""
+        return None
+
+    def waits_for_ever(self, until: float, *, answered: bool) -> bool:
+        """Return False, as nobody looks."""
+        del until, answered
+        return False
 
     def last_calls(self, case: int) -> LastCalls | None:
         """Return the collectives that the process is known to have issued in a case."""

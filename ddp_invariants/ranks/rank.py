@@ -21,7 +21,7 @@ from ddp_invariants import situations
 from ddp_invariants.cases import case as cases
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.processes import wire
+from ddp_invariants.processes import threads, wire
 from ddp_invariants.ranks import shards, simulation
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
@@ -287,6 +287,7 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
     Returns:
         The process's exit status.
     """
+    threads.permit_looks()
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     faulthandler.enable(file=stacks)
     # Line by line, so that printed output belongs to the case that printed it.

@@ -218,7 +218,7 @@ class Incident:
     """A run that did not end by itself on every rank.
 
     Attributes:
-        kind: `hung` past the deadline, or `died` without an answer.
+        kind: `hung`, if ranks wait for ever or take too long, or `died` without an answer.
         ranks: The ranks concerned, with how they ended or where they were.
         stacks: The end of each rank's output, Python stacks included, by rank.
         seconds: The time that the harness waited.
@@ -226,6 +226,7 @@ class Incident:
             plain.
         statuses: Exit status of each rank whose process ended, negative for a signal; None for a
             rank that did not end but sent nonsense. A rank that is not among them hung.
+        seen: How the ranks are known to hang, in words; empty if nobody could look at them.
     """
 
     kind: Literal["hung", "died"]
@@ -234,6 +235,7 @@ class Incident:
     seconds: float
     calls: dict[int, LastCalls] = field(default_factory=dict)
     statuses: dict[int, int | None] = field(default_factory=dict)
+    seen: str = ""
 
 
 @dataclass(frozen=True)
