@@ -17,7 +17,7 @@ from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
 
 INTERRUPTED = "the session was interrupted"
-FORM = 3
+FORM = 4
 """Version of the file format. A file of another version is refused."""
 
 RuleVerdict = Literal[
@@ -214,6 +214,9 @@ class Certificate(Strict):
         sizes: Number of cases by kind, world size and dataset length (`search.coverage.Drawn`).
         dimensions: Number of cases by dimension and value.
         examples: One typical case of each kind.
+        places: Number of runs by place: `simulated`, or the backend.
+        unreal: Cases that failed in the simulation alone, which accuses nobody, with the rules.
+        not_simulated: Why nothing was simulated; empty if cases were.
         digest: SHA-256 over all other fields.
     """
 
@@ -230,6 +233,9 @@ class Certificate(Strict):
     sizes: dict[str, int]
     dimensions: dict[str, dict[str, int]]
     examples: dict[str, Example]
+    places: dict[str, int]
+    unreal: dict[str, str]
+    not_simulated: str
     form: int = FORM
     kind: Literal["certificate"] = "certificate"
     digest: str = ""

@@ -102,6 +102,9 @@ def make(
             dict(ledger.drawn.sizes),
             {name: dict(counts) for name, counts in ledger.drawn.dimensions.items()},
             examples,
+            dict(ledger.ran),
+            dict(ledger.unreal),
+            discovery.not_simulated,
         )
     )
 

@@ -88,7 +88,8 @@ def verification(certificate: Certificate) -> str:
         (subject.side, f"{subject.name} = {subject.target} ({subject.version}), {_source(subject)}")
         for subject in certificate.subjects
     ]
-    rows += [("by", by), ("how", how), ("rules", counted(certificate))]
+    rows += [("by", by), ("how", how), ("where", where(certificate))]
+    rows += [("rules", counted(certificate))]
     rows += [("partial", reason) for reason in certificate.partial]
     rows += [("except", exception) for exception in certificate.exceptions]
     rows += [
@@ -106,6 +107,22 @@ def verification(certificate: Certificate) -> str:
     return "\n".join(
         [headline(certificate), *(_row(label, printable(text)) for label, text in rows)]
     )
+
+
+def where(certificate: Certificate) -> str:
+    """Return where the cases ran, in words."""
+    alone = len(certificate.unreal)
+    lines = [
+        ", ".join(
+            f"{count:,} runs " + ("simulated" if place == "simulated" else f"over {place}")
+            for place, count in sorted(certificate.places.items())
+        )
+    ]
+    if certificate.not_simulated:
+        lines.append(f"nothing was simulated: {certificate.not_simulated}")
+    if alone:
+        lines.append(f"{alone} cases failed in the simulation alone, which accuses nobody")
+    return "; ".join(lines)
 
 
 def _source(subject: Subject) -> str:
