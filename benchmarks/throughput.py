@@ -8,6 +8,7 @@ milliseconds depend on the machine; the ratios depend on it less.
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
 import statistics
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, seed, settings
@@ -80,6 +82,40 @@ def pooled(pool: Pool, cases: list[TrainingCase], ddp: str) -> tuple[float, floa
     return statistics.median(runs), statistics.median(judgements)
 
 
+def _in_a_worker(
+    addresses: list[str], cases: list[TrainingCase], ddp: str
+) -> tuple[list[float], list[float]]:
+    """Simulate and judge all cases, round by round; return the end of each part of each round."""
+    running, judging = [], []
+    with Pool(addresses) as pool:
+        for _ in range(ROUNDS + 1):
+            started = time.perf_counter()
+            evidence = [pool.simulate(case, Ddp(ddp)) for case in cases]
+            ran = time.perf_counter()
+            for run in evidence:
+                assert run is not None, pool.not_simulated
+                judge(run)
+            running.append(ran - started)
+            judging.append(time.perf_counter() - ran)
+    return running[1:], judging[1:]
+
+
+def simulated(addresses: list[str], cases: list[TrainingCase], ddp: str) -> tuple[float, float]:
+    """Return the median seconds per case to simulate it, and to judge it, on all cores.
+
+    Each core has a worker, as under `pytest -n auto`; together they make so many cases more.
+    """
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as workers:
+        jobs = [workers.submit(_in_a_worker, addresses, cases, ddp) for _ in range(cores)]
+        parts = [job.result() for job in jobs]
+    runs, judgements = (
+        statistics.median(seconds for part in parts for seconds in part[number])
+        for number in (0, 1)
+    )
+    return runs / len(cases) / cores, judgements / len(cases) / cores
+
+
 def elsewhere(way: str, world_size: int, path: Path, ddp: str) -> float:
     """Return the median seconds per case of another way, in a process of its own."""
     script, name = CHILDREN[way]
@@ -105,11 +141,16 @@ def elsewhere(way: str, world_size: int, path: Path, ddp: str) -> float:
     return statistics.median(seconds)
 
 
-def measure(world_size: int, count: int, ddp: str, pool: Pool) -> dict[str, float]:
+def measure(
+    world_size: int, count: int, ddp: str, pool: Pool, addresses: list[str]
+) -> dict[str, float]:
     """Return the milliseconds per case of every way for one world size."""
     cases, drawing = draw(world_size, count)
     running, judging = pooled(pool, cases, ddp)
+    simulating, judging_simulated = simulated(addresses, cases, ddp)
     times = {
+        "simulated, evidence included": simulating,
+        "  and judged by all rules ": simulating + judging_simulated,
         "this pool, evidence included": running,
         "  and judged by all rules": running + judging,
         "  and drawn by Hypothesis": running + judging + drawing,
@@ -152,7 +193,9 @@ def main() -> None:
     times = {}
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
         for world_size in map(int, options.world_sizes.split(",")):
-            times[world_size] = measure(world_size, options.cases, options.ddp, pool)
+            times[world_size] = measure(
+                world_size, options.cases, options.ddp, pool, hosts.addresses
+            )
     console = Console(width=110)
     show(times, console.print)
     if options.json:
