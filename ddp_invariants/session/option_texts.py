@@ -5,7 +5,8 @@ from ddp_invariants.implementation.spec import defaulting
 BACKEND = defaulting(
     "communication backend of the ranks: gloo (tensors on the CPU), nccl (one GPU per rank), "
     "gloo-cuda (gloo with tensors on GPUs, which ranks may share) or nccl-shared (experimental: two "
-    "ranks per GPU); auto is gloo, or nccl with --device cuda",
+    "ranks per GPU); auto simulates most cases and runs the others over gloo, or is nccl with --device "
+    "cuda",
     "auto",
 )
 DEVICE = defaulting("device of the tensors", "the device of --backend")

@@ -10,6 +10,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes import backends, job
 from ddp_invariants.records import reading
+from ddp_invariants.search.places import SIMULATED_WORLD_SIZE
 from ddp_invariants.session import option_texts
 from ddp_invariants.session.outputs import OutputFiles
 
@@ -61,7 +62,9 @@ def _add_search(group: pytest.OptionGroup) -> None:
         default=None,
         metavar="W",
         help=defaulting(
-            option_texts.MAX_WORLD_SIZE, f"{MAX_WORLD_SIZE}; under torchrun or srun, the job's"
+            option_texts.MAX_WORLD_SIZE,
+            f"{SIMULATED_WORLD_SIZE}, or {MAX_WORLD_SIZE} if cases cannot be simulated; under "
+            "torchrun or srun, the job's",
         ),
     )
     group.addoption(
