@@ -109,7 +109,7 @@ class World:
         outcome, taken = self._outcome, self._turns
         while not taken.finished(_LOOK):
             if time.process_time() - began > seconds or time.monotonic() > until:
-                outcome.stuck = dict.fromkeys(taken.unended, "runs without an end")
+                outcome.stuck = taken.unended()
                 break
         promises.end()
         outcome.refused = taken.refused

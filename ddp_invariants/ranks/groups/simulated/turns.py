@@ -86,10 +86,13 @@ class Turns:
             if not seat.ended and seat.thread in frames
         }
 
-    @property
-    def unended(self) -> list[int]:
-        """The ranks that have not ended."""
-        return [rank for rank, seat in enumerate(self._seats) if not seat.ended]
+    def unended(self) -> dict[int, str]:
+        """Return the ranks that have not ended, with what they wait for, in words."""
+        return {
+            rank: "code that does not end" if rank == self.running else seat.waits_for
+            for rank, seat in enumerate(self._seats)
+            if not seat.ended
+        }
 
     # The side of the ranks.
 
@@ -164,9 +167,7 @@ class Turns:
             self._swap(before, -1)
             self.running = -1
             if any(not seat.ended for seat in self._seats):
-                self.stuck = {
-                    rank: seat.waits_for for rank, seat in enumerate(self._seats) if not seat.ended
-                }
+                self.stuck = self.unended()
             self._over.release()
             return None
         seat = self._seats[chosen]
