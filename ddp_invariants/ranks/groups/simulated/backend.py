@@ -319,7 +319,7 @@ class SimulatedBackend:
             lambda: None,
             [tensor],
             f"{verb} rank {'any' if peer == _ANY else peer}",
-            source=lambda: message.source,
+            source=None if sends else lambda: message.source,
         )
 
     # All of them.

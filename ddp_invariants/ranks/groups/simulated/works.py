@@ -165,7 +165,7 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
         take: Callable[[], None],
         value: Any,
         words: str,
-        source: Callable[[], int] = lambda: -1,
+        source: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
         self._turns, self._promises, self._ready, self._take = turns, promises, ready, take
@@ -219,7 +219,15 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
         return self._promises.make(Promise(self._ready, take, value, self._words))
 
     def source_rank(self) -> int:
-        """Return the rank that sent what was received."""
+        """Return the rank that sent what was received.
+
+        Raises:
+            RuntimeError: Nothing is received.
+        """
+        if self._source is None:
+            raise RuntimeError(
+                "sourceRank() may only be called on work objects that correspond to a recv"
+            )
         return self._source()
 
     _source_rank = source_rank
