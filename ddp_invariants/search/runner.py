@@ -86,7 +86,8 @@ class Runner:
         self.hung = False
         self.lifeless: Violation | None = None
         self.evidence: TrainingEvidence | ShardEvidence | None = None
-        self.places = Places(pool.backend, under_test.scope.not_simulated)
+        continued = "a job keeps a journal of real runs" if options.journal is not None else ""
+        self.places = Places(pool.backend, under_test.scope.not_simulated or continued)
         self.simulated = False
 
     @property
@@ -113,6 +114,8 @@ class Runner:
         journal, name = None if confirming else self.options.journal, self.under_test.named(case)
         asked = rule or ("observed" if observed else "")
         if journal is not None and (known := journal.findings(asked, name, case)) is not None:
+            self.simulated = False
+            self.ledger.ran[str(self.pool.backend)] += 1
             return known
         simulates = not confirming and self.options.isolation == "pooled" and not observed
         found = self._simulated(case, rule) if simulates and self.places.simulates(case) else None
