@@ -344,7 +344,7 @@ class SavesItsWorldSize(_Reference):
     """A saved state holds the world size, and ranks that load the state divide by that number
     (a well-known mistake).
 
-    STATE-2.
+    STATE-2: the number of ranks that saved the state.
     """
 
     def get_extra_state(self) -> dict[str, int]:
