@@ -2,7 +2,7 @@
 
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief
+from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief, may_repeat
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.records.verdict import Cause, Failure
 
@@ -63,7 +63,7 @@ def differs_in_one_process(view: ShardView, tally: Tally) -> Failure | None:
     reseeded = view.answer["reseeded"]
     if (
         view.case.data.shuffle
-        and view.case.data.samples >= CHANCE_FREE
+        and not may_repeat(view.case.data.samples, reseeded)
         and reseeded == view.answer["shards"][-1]
     ):
         return Failure(

@@ -4,7 +4,7 @@ Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N /
 """
 
 from functools import cached_property
-from math import ceil
+from math import ceil, perm
 from typing import Any
 
 from ddp_invariants.implementation.declarations import SamplerDeclarations
@@ -15,8 +15,21 @@ from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
 CHANCE_FREE = 13
 """Smallest dataset length at which two random permutations are equal with a chance below 1e-9.
 
-The chance is 1 / 13! = 1.6e-10.
+The chance is 1 / 13! = 1.6e-10, if all samples are dealt.
 """
+
+
+def may_repeat(samples: int, shards: list[list[int]]) -> bool:
+    """Return whether two random orders may give the same shards by a chance above 1e-9.
+
+    A sampler that drops the tail deals only a part of the dataset, or nothing of a short one.
+
+    Args:
+        samples: The dataset length N.
+        shards: The indices that each rank got.
+    """
+    dealt = min(sum(map(len, shards)), samples)
+    return samples < CHANCE_FREE or perm(samples, min(dealt, CHANCE_FREE)) < perm(CHANCE_FREE)
 
 
 UNDECLARED = SamplerDeclarations()

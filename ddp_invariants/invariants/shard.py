@@ -18,7 +18,13 @@ from ddp_invariants.invariants.orders import (
     of_the_same_order,
 )
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally
-from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief, sharding
+from ddp_invariants.invariants.sampler_view import (
+    CHANCE_FREE,
+    ShardView,
+    brief,
+    may_repeat,
+    sharding,
+)
 from ddp_invariants.records.verdict import Failure
 
 SOURCE = "the documentation of torch.utils.data.DistributedSampler"
@@ -225,7 +231,7 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     if data.shuffle and data.samples < CHANCE_FREE:
         raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
     for (epoch, shards), (other_epoch, other_shards) in combinations(view.epochs, 2):
-        if epoch == other_epoch:
+        if epoch == other_epoch or (data.shuffle and may_repeat(data.samples, shards)):
             continue
         tally.compared += 1
         tally.met.add("shuffle" if data.shuffle else "no shuffle")

@@ -24,7 +24,7 @@ from ddp_invariants.implementation.declarations import Buckets, Declarations, Sa
 from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.sampler_view import UNDECLARED, sharding
+from ddp_invariants.invariants.sampler_view import UNDECLARED, may_repeat, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import (
@@ -1436,3 +1436,22 @@ def test_shard5_is_not_judged_where_chance_could_repeat_an_order() -> None:
     ]
     assert finding.failure is None
     assert finding.unjudged
+
+
+@pytest.mark.parametrize(
+    ("samples", "shards", "repeats"),
+    [
+        (12, [list(range(12))], True),
+        (13, [list(range(13))], False),
+        (13, [[], []], True),  # Fewer samples than ranks, of which the tail is dropped.
+        (13, [[5], [7]], True),
+        (1000, [[5], [7], [11]], True),
+        (1000, [[5], [7], [11], [13]], False),
+        (13, [list(range(13)), list(range(13))], False),
+    ],
+)
+def test_orders_are_compared_only_if_none_repeats_by_chance(
+    samples: int, shards: list[list[int]], repeats: bool
+) -> None:
+    """Two random orders of so many dealt samples give the same shards by a chance below 1e-9."""
+    assert may_repeat(samples, shards) is repeats

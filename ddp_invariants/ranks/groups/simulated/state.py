@@ -172,7 +172,8 @@ def _set_environment(wanted: dict[bytes, bytes]) -> None:
     if present == wanted:
         return
     for name in present.keys() - wanted.keys():
-        del os.environ[os.fsdecode(name)]
-    for name, value in wanted.items():
-        if present.get(name) != value:
-            os.environ[os.fsdecode(name)] = os.fsdecode(value)
+        os.unsetenv(name)
+        del present[name]
+    for name, value in wanted.items() - present.items():
+        os.putenv(name, value)
+        present[name] = value
