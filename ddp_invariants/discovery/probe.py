@@ -55,10 +55,7 @@ def discover(
         LoadFailure: One of the two cannot be tested at all: it does not load, or is no wrapper.
     """
     # Describe both before either is probed.
-    described, dealing = (
-        pool.describe(ddp),
-        pool.describe(sampler),
-    )
+    described, dealing = pool.describe(ddp), pool.describe(sampler)
     return replace(
         of_ddp(pool, ddp, described, max_world_size, files),
         sampler=dealing,

@@ -12,7 +12,8 @@ import numpy as np
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import PASSING
-from ddp_invariants.oracle.balls import Ball, FloatArray, cast, exactly, gelu, plus, relu, times
+from ddp_invariants.oracle.activations import gelu, relu
+from ddp_invariants.oracle.balls import Ball, FloatArray, cast, exactly, plus, times
 from ddp_invariants.oracle.layer import Place
 from ddp_invariants.oracle.layers import ORACLES
 

@@ -125,6 +125,16 @@ class SessionState:
         if discovered.stale():
             raise LoadFailure(f"{ddp}: {discovered.stale()[0]}")
         self.shared["discovery"] = result.to_plain(discovered)
+        self.monitor = Monitor(
+            self._settings(),
+            output_files(self.config),
+            lambda: self.trial.ledger if self.trial is not None else None,
+        )
+        self.shared["listener"] = self.monitor.listener.address
+
+    def _settings(self) -> SessionSettings:
+        """Return the settings of the session, as a certificate shows them."""
+        option = self.config.option
         given = " ".join(
             [
                 self.shared["command"],
@@ -132,21 +142,14 @@ class SessionState:
             ]
         )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
-        words = given if COMMAND in self.config.stash else invoked
-        settings = SessionSettings(
-            words,
+        return SessionSettings(
+            given if COMMAND in self.config.stash else invoked,
             self.shared["seed"],
             option.cases or PROFILES[option.profile],
             option.max_world_size,
             option.isolation,
             str(self.backend),
         )
-        self.monitor = Monitor(
-            settings,
-            output_files(self.config),
-            lambda: self.trial.ledger if self.trial is not None else None,
-        )
-        self.shared["listener"] = self.monitor.listener.address
 
     def _open_journal(self) -> None:
         """Open a journal of judged cases if the launcher may restart the job."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from ddp_invariants.oracle import balls
+from ddp_invariants.oracle import activations, balls
 from ddp_invariants.oracle.balls import FORMATS, Ball, FloatArray, exactly
 
 REALS = npst.arrays(
@@ -117,7 +117,7 @@ def test_means_of_integers_are_exact_at_powers_of_two_only(world_size: int) -> N
 def test_relu_of_an_unknown_sign_lets_its_backward_be_anything_between() -> None:
     """If a ball contains 0, the derivative of ReLU may be anything from 0 to 1."""
     ball = Ball(np.array([1e-9, 1.0, -1.0, 0.0]), np.array([1e-8, 1e-8, 1e-8, 0.0]), 0.0)
-    result, factor = balls.relu(ball)
+    result, factor = activations.relu(ball)
     assert factor.centre.tolist() == [0.5, 1.0, 0.0, 0.0]
     assert factor.radius.tolist() == [0.5, 0.0, 0.0, 0.0]
     assert result.radius[2] == result.radius[3] == 0
