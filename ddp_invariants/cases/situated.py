@@ -43,7 +43,7 @@ class Situated:
 
     @property
     def perturbation(self) -> Perturbation:
-        """What happens to the timing of collectives."""
+        """The perturbation of the timing of collectives."""
         return self._of("perturbation", "perturbation", Perturbation())
 
     @property
@@ -53,7 +53,7 @@ class Situated:
 
     @property
     def no_sync(self) -> NoSync:
-        """How the micro-steps but the last go without communication."""
+        """The way in which all micro-steps but the last leave out communication."""
         return self._of("no_sync", "style", "plain")
 
     @property
@@ -68,12 +68,12 @@ class Situated:
 
     @property
     def passes(self) -> Passes:
-        """How the forwards and backwards of a step follow one another."""
+        """The order of the forwards and backwards of a step."""
         return self._of("passes", "order", "alternate")
 
     @property
     def between_steps(self) -> tuple[BetweenSteps, ...]:
-        """What the program does between steps."""
+        """The actions of the program between steps."""
         return self._of("between steps", "actions", ())
 
     @property
@@ -83,12 +83,12 @@ class Situated:
 
     @property
     def saved_by(self) -> int | None:
-        """How many ranks saved the state that is loaded; None where nobody did."""
+        """The number of ranks that saved the state to load; None if no state is loaded."""
         return self._of("resized", "saved_by", None)
 
     @property
     def penalty(self) -> bool:
-        """Whether every loss has a penalty on the gradient of the outputs by the inputs."""
+        """True if every loss has a penalty on the gradient of the outputs by the inputs."""
         return any(each.kind == "penalty" for each in self.situations)
 
     @property
@@ -103,5 +103,5 @@ class Situated:
 
     @property
     def autocast(self) -> bool:
-        """Whether forwards run under `torch.autocast` to bfloat16."""
+        """True if forwards run under `torch.autocast` to bfloat16."""
         return any(each.kind == "autocast" for each in self.situations)

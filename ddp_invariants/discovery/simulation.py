@@ -1,4 +1,4 @@
-"""Whether an implementation can be simulated: the same few cases are run in both places.
+"""The test whether an implementation can be simulated: both places run the same few cases.
 
 All ranks of a simulation share what an implementation keeps in its modules and classes. Ranks of
 their own processes do not. So an implementation is simulated only if both places give the same bits.

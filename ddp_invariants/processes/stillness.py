@@ -22,7 +22,7 @@ INTERVAL = 0.1
 STILL = 0.29
 """Seconds over which no thread may run before a deadlock is assumed."""
 TURNS = 8
-"""How often each I/O thread must run in that time. A message passes at most three of them."""
+"""The number of times that each I/O thread must run meanwhile. A message passes at most three of them."""
 PATIENT = 10
 """Factor on the deadline that ends a request in any case, however busy the machine is."""
 

@@ -49,7 +49,7 @@ _LAYOUTS: SearchStrategy[Layout] = st.sampled_from(
 )
 _ACTIVATIONS: SearchStrategy[Activation] = st.sampled_from(("none", "none", "none", "relu"))
 _Plan = tuple[LayerKind, int, bool, Activation, Layout, Dtype | None, bool, bool, int]
-"""What `_PLANS` draws."""
+"""The values that `_PLANS` draws."""
 _PLANS: SearchStrategy[_Plan] = st.tuples(
     _KINDS,
     st.sampled_from((0, 0, 1, 2, 4)),

@@ -111,7 +111,7 @@ def test_a_case_lists_its_situations_in_one_order() -> None:
 
 
 def test_a_case_with_two_situations_of_one_kind_is_refused() -> None:
-    """Which of them holds, nothing says."""
+    """Nothing says which of the two holds."""
     with pytest.raises(CaseError, match=r"situations is .*, expected at most one of each kind"):
         replace(CASE, situations=(Clipping(1.0), Clipping(2.0)))
 

@@ -1,1 +1,1 @@
-"""How a rank calls the implementation under test."""
+"""The calls with which a rank drives the implementation under test."""

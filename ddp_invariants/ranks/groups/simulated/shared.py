@@ -9,7 +9,7 @@ from ddp_invariants.ranks.groups.simulated.works import Exchange, Message
 
 @dataclass
 class Group:
-    """What the ranks of one simulated group share.
+    """The state that the ranks of one simulated group share.
 
     Attributes:
         size: The number of ranks.
@@ -26,7 +26,7 @@ class Group:
 
 @dataclass
 class Simulation:
-    """What all groups of one simulated case share.
+    """The state that all groups of one simulated case share.
 
     Attributes:
         turns: The ranks' turns.

@@ -66,7 +66,7 @@ _numpy: Any = np.random
 _inst: Any = vars(random)["_inst"]
 _WORDS = id(_inst) + object.__basicsize__
 _SIZE = _random.Random.__basicsize__ - object.__basicsize__
-"""Where CPython keeps the generator's state. `random.getstate` takes thirty times as long."""
+"""The place where CPython keeps the generator's state. `random.getstate` takes thirty times as long."""
 _undecoded: dict[bytes, bytes] = vars(os.environ)["_data"]
 """The environment, four times as fast as decoded."""
 
