@@ -53,6 +53,7 @@ class Pool:
         self, addresses: list[str], deadline: float = DEADLINE, backend: Backend = ON_THE_CPU
     ) -> None:
         self.processes, self._since_renewal = RankProcesses(addresses, backend), 0
+        self._simulated = 0
         self._scattering: set[Ddp | Sampler] = set()
         self.not_simulated: dict[Ddp, str] = {}
         self.deadline, self.patience_for_loading, self.backend = deadline, LOADING, backend
@@ -222,12 +223,21 @@ class Pool:
             },
             SLOWED * self.deadline + GRACE,
         )
+        self._simulated += 1
         if answers.incident is not None:
             self.processes.end(SIMULATOR)
+            self.not_simulated[ddp] = "the process of its simulation " + "; ".join(
+                answers.incident.ranks.values()
+            )
             return None
         answer = answers.by_rank[SIMULATOR]
         header = answer.header
-        if header["refused"] or header["stuck"] or header["changed"]:
+        if (
+            header["refused"]
+            or header["stuck"]
+            or header["changed"]
+            or self._simulated % RENEWAL == 0
+        ):
             self.processes.end(SIMULATOR)
         if header["refused"]:
             self.not_simulated[ddp] = header["refused"]

@@ -223,7 +223,8 @@ class Rank:
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
         outcome = world.run(request["seconds"])
         if outcome.failed is not None:
-            raise outcome.failed
+            error = recorder.exception_data(outcome.failed, "simulate", 0)
+            outcome.refused = f"its simulation raised {error['type']}: {error['message']}"
         changed = [] if outcome.stuck or outcome.refused else _changed(self.surroundings, counts)
         return {
             "refused": outcome.refused,

@@ -37,6 +37,12 @@ class SimulatedBackend:
     def __init__(self, simulation: Simulation, group: Group, rank: int) -> None:
         self._simulation, self._group, self._rank, self._posted = simulation, group, rank, 0
 
+    def __getattr__(self, name: str) -> Any:
+        """Refuse a collective that has no simulation, unless torch only asks for an attribute."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._simulation.turns.refuse(f"{name} has no simulation")
+
     def _set_group_name(self, name: str) -> None:
         """Do nothing: only the observed group has a name."""
 
