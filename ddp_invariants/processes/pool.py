@@ -29,6 +29,8 @@ DEADLINE = 10.0
 """Seconds a case may take. The slowest correct case of a default run takes under one."""
 SLOWED = 4
 """Factor on that time for a case that keeps a device busy on purpose, since ranks may share one."""
+SIMULATED = 2
+"""Factor on that time for a simulated case, which also ends by the time of its ranks."""
 LOADING = 120.0
 """Seconds that loading an implementation may take: some import many large packages."""
 RENEWAL = 500
@@ -221,7 +223,7 @@ class Pool:
                     "seconds": self.deadline,
                 }
             },
-            SLOWED * self.deadline + GRACE,
+            SIMULATED * self.deadline + GRACE,
         )
         self._simulated += 1
         if answers.incident is not None:

@@ -104,7 +104,7 @@ class World:
         for thread in threads:
             thread.start()
         promises.begin(self._promises)
-        began, until = time.process_time(), time.monotonic() + 4 * seconds
+        began, until = time.process_time(), time.monotonic() + 2 * seconds
         self._turns.start()
         outcome, taken = self._outcome, self._turns
         while not taken.finished(_LOOK):
