@@ -484,7 +484,7 @@ class CapsAtFloat16(Reference):
     """A forgotten guard clamps gradients to float16's range, whatever their dtype
     (no public incident found).
 
-    GRAD-2: it is cut off at.
+    GRAD-2: it is cut off at; or PARAM-6: it is cut off at.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:

@@ -86,8 +86,7 @@ class Runner:
         self.hung = False
         self.lifeless: Violation | None = None
         self.evidence: TrainingEvidence | ShardEvidence | None = None
-        continued = "a job keeps a journal of real runs" if options.journal is not None else ""
-        self.places = Places(pool.backend, under_test.scope.not_simulated or continued)
+        self.places = Places(pool.backend, under_test.scope.not_simulated)
         self.simulated = False
 
     @property
@@ -117,7 +116,10 @@ class Runner:
             self.simulated = False
             self.ledger.ran[str(self.pool.backend)] += 1
             return known
-        simulates = not confirming and self.options.isolation == "pooled" and not observed
+        # A journal is a job's, whose ranks are given.
+        simulates = (
+            not (confirming or observed) and journal is None and self.options.isolation == "pooled"
+        )
         found = self._simulated(case, rule) if simulates and self.places.simulates(case) else None
         if found is None:
             found = self.really(case, confirming=confirming, rule=rule, observed=observed)
