@@ -53,8 +53,10 @@ def _cases() -> Iterator[TrainingCase]:
 def _difference(simulated: TrainingEvidence, real: TrainingEvidence) -> str:
     """Return how the evidence of two places differs; empty if it is the same."""
     if (simulated.incident is None) != (real.incident is None):
-        hung = "simulated" if simulated.incident is not None else "real"
-        return f"a case ends in one place, and hangs in the {hung} one"
+        incident = simulated.incident or real.incident
+        assert incident is not None
+        place = "simulated" if simulated.incident is not None else "real"
+        return f"a case ends in one place; in the other, its {place} ranks {incident.kind}"
     for rank, (one, other) in enumerate(zip(simulated.ranks, real.ranks, strict=True)):
         why = _differs(one, other)
         if why:
@@ -65,7 +67,8 @@ def _difference(simulated: TrainingEvidence, real: TrainingEvidence) -> str:
 def _differs(simulated: RankEvidence, real: RankEvidence) -> str:
     raised = [rank.raised and (rank.raised.type, rank.raised.phase) for rank in (simulated, real)]
     if raised[0] != raised[1]:
-        return f"the exception that it raises: {simulated.raised and simulated.raised.message}"
+        words = [rank.raised.message if rank.raised else "none" for rank in (simulated, real)]
+        return f"the exception that it raises ({words[0]}; {words[1]})"
     for moment, step in sorted(simulated.tensors.keys() | real.tensors.keys()):
         one, other = simulated.tensors.get((moment, step)), real.tensors.get((moment, step))
         if one is None or other is None or one.bits != other.bits:

@@ -323,8 +323,9 @@ class RankProcesses:
         return {rank: answer.header for rank, answer in answers.by_rank.items()}
 
     def end(self, rank: int) -> None:
-        """End one process that is connected to no other."""
-        self.running.pop(rank).retire()
+        """End one process that is connected to no other, if it runs."""
+        if rank in self.running:
+            self.running.pop(rank).retire()
 
     def retire(self) -> None:
         """End all ranks.

@@ -244,7 +244,12 @@ class Pool:
         if header["refused"]:
             self.not_simulated[ddp] = header["refused"]
             return None
-        return simulated_evidence(case, header, answer.blob)
+        try:
+            return simulated_evidence(case, header, answer.blob)
+        except EvidenceError as error:
+            self.processes.end(SIMULATOR)
+            self.not_simulated[ddp] = f"its simulation gave evidence that cannot be read: {error}"
+            return None
 
     def shards(
         self,

@@ -231,6 +231,7 @@ class Rank:
             "ranks": outcome.headers,
             "sizes": [len(blob) for blob in outcome.blobs],
             "stuck": outcome.stuck,
+            "late": outcome.late,
             "stacks": outcome.stacks,
             "calls": outcome.calls,
             "changed": changed,

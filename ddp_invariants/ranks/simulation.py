@@ -49,6 +49,7 @@ class Outcome:
         stuck: What each rank waits for that did not end, in words.
         stacks: The stacks of these ranks.
         calls: Their last calls.
+        late: True if they took too long; otherwise none of them could run.
         refused: Why the case cannot be simulated; empty if it can.
         failed: An error of the harness itself.
     """
@@ -58,6 +59,7 @@ class Outcome:
     stuck: dict[int, str] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     calls: dict[int, Any] = field(default_factory=dict)
+    late: bool = False
     refused: str = ""
     failed: BaseException | None = None
 
@@ -108,8 +110,9 @@ class World:
         self._turns.start()
         outcome, taken = self._outcome, self._turns
         while not taken.finished(_LOOK):
-            if time.process_time() - began > seconds or time.monotonic() > until:
-                outcome.stuck = taken.unended()
+            late = time.process_time() - began > seconds or time.monotonic() > until
+            if late or taken.refused:
+                outcome.stuck, outcome.late = taken.unended(), late
                 break
         promises.end()
         outcome.refused = taken.refused

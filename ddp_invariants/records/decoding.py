@@ -16,7 +16,7 @@ from ddp_invariants.records.evidence import (
     Tensors,
     TrainingEvidence,
 )
-from ddp_invariants.records.trace import Call, LastCalls
+from ddp_invariants.records.trace import ENDLESS, Call, LastCalls
 
 
 def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -113,6 +113,14 @@ def rank_evidence(
         ) from error
 
 
+def _stuck(words: str, *, late: bool) -> str:
+    """Say why a simulated rank did not end."""
+    if late and words == ENDLESS:
+        return f"runs {ENDLESS}"
+    where = f"waits for {words or 'its turn'}"
+    return where if late else f"{where}, and no rank can run"
+
+
 def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) -> TrainingEvidence:
     """Decode the frame of a process that ran all ranks of a case.
 
@@ -133,7 +141,7 @@ def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) 
     if stuck:
         incident = Incident(
             "hung",
-            {rank: f"waits in {words}, and no rank can run" for rank, words in stuck.items()},
+            {rank: _stuck(words, late=header["late"]) for rank, words in stuck.items()},
             {int(rank): stack for rank, stack in header["stacks"].items()},
             0.0,
             {

@@ -128,6 +128,8 @@ def collectives(calls: Iterable[Call]) -> list[Call]:
     return [call for call in calls if call.kind not in POINT_TO_POINT]
 
 
+ENDLESS = "code that does not end"
+"""The words for a rank that runs on past every deadline."""
 _HEAD = struct.Struct("<qqq")
 _SLOT = 192
 _SLOTS = 64

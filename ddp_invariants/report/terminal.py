@@ -147,15 +147,19 @@ def summary(ledger: Ledger, order: list[str]) -> str:
 
 def _cases(ledger: Ledger) -> list[str]:
     """Return the number of cases and where they ran, and the cases that failed simulated alone."""
-    simulated = ledger.ran["simulated"]
+    simulated, runs = ledger.ran["simulated"], ledger.ran.total()
     lines = [
         f"{ledger.cases:,} cases judged"
-        + (f", of which {simulated:,} runs were simulated" if simulated else "")
+        + (f"; {simulated:,} of {runs:,} runs were simulated" if simulated else "")
     ]
+    if ledger.not_simulated:
+        lines.append(
+            f"{'simulated no more' if simulated else 'not simulated'}: {ledger.not_simulated}"
+        )
     if ledger.unreal:
         listed = "; ".join(f"{case} ({rules})" for case, rules in list(ledger.unreal.items())[:3])
         lines.append(
-            f"{len(ledger.unreal)} of them failed in the simulation alone, which accuses nobody: "
+            f"{len(ledger.unreal)} cases failed in the simulation alone, which accuses nobody: "
             + listed
         )
     return lines

@@ -133,6 +133,7 @@ class Ledger:
         entries: By rule.
         cases: The number of judged cases.
         ran: The number of runs by place: `simulated`, or the backend.
+        not_simulated: Why nothing is simulated, or no longer; empty if cases are.
         unreal: Cases that failed in the simulation alone, which accuses nobody: case id to rules.
         tested: Rules whose own properties ran.
         ended: Rules whose own properties ran to their end, or had nothing to run.
@@ -146,6 +147,7 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         self.cases = 0
         self.ran = Counter[str]()
+        self.not_simulated = ""
         self.unreal: dict[str, str] = {}
         self.tested: set[str] = set()
         self.ended: set[str] = set()
@@ -207,6 +209,7 @@ class Ledger:
         self.cases += ledger.cases
         self.ran.update(ledger.ran)
         self.unreal.update(ledger.unreal)
+        self.not_simulated = self.not_simulated or ledger.not_simulated
         self.tested |= ledger.tested
         self.ended |= ledger.ended
         self.stored.update(ledger.stored)
@@ -225,6 +228,7 @@ class Ledger:
             "cases": self.cases,
             "ran": dict(self.ran),
             "unreal": self.unreal,
+            "not_simulated": self.not_simulated,
             "tested": sorted(self.tested),
             "ended": sorted(self.ended),
             "stored": self.stored,
@@ -239,6 +243,7 @@ class Ledger:
         ledger = cls()
         ledger.cases, ledger.stored = plain["cases"], plain["stored"]
         ledger.ran, ledger.unreal = Counter(plain["ran"]), plain["unreal"]
+        ledger.not_simulated = plain["not_simulated"]
         ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])
         ledger.drawn = Drawn.from_plain(plain["drawn"])
         ledger.examples = plain["examples"]

@@ -15,7 +15,7 @@ from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding, Violation
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.search.places import Places
+from ddp_invariants.search.places import REAL_WORLD_SIZE, Places
 from ddp_invariants.search.timings import surer
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.perturbation import Perturbed
@@ -91,8 +91,12 @@ class Runner:
 
     @property
     def scope(self) -> Scope:
-        """The situations that cases may contain."""
-        return self.under_test.scope
+        """The limits of the cases; narrower once the trial has learned not to simulate."""
+        scope, why_not = self.under_test.scope, self.places.why_not
+        if not why_not or scope.not_simulated:
+            return scope
+        most = min(scope.max_world_size, REAL_WORLD_SIZE)
+        return replace(scope, max_world_size=most, not_simulated=why_not)
 
     def findings(
         self, case: Case, *, confirming: bool = False, rule: str = "", observed: bool = False
@@ -135,32 +139,38 @@ class Runner:
             return None
         found = self._judged(evidence, "simulated")
         failed = {failure.rule for failure in self.failures(found, case)}
+        if not failed and _is_cut_short(evidence, found):
+            return None  # Only real ranks tell whether the simulation is the cause.
         if self.places.believes(failed):
             return found
         real = self.really(case, rule=rule)
-        seen = {failure.rule for failure in self.failures(real, case)}
-        if seen:
-            self.places.believe(failed & seen)
-        elif self._race_shows(case, rule, failed):
-            self.places.believe(failed)
-            return found
-        else:
-            self.places.disbelieve(failed)
-            self.ledger.unreal[case_id(case, self.under_test.named(case))] = ", ".join(
-                sorted(failed)
-            )
-        return real
+        real_evidence = self.evidence
+        seen = failed & {failure.rule for failure in self.failures(real, case)}
+        shown = seen | self._shown_by_timing(case, rule, failed - seen)
+        self.places.believe(shown)
+        if not shown:
+            name = case_id(case, self.under_test.named(case))
+            self.places.disbelieve(name, failed)
+            self.ledger.unreal[name] = ", ".join(sorted(failed))
+        if shown == seen:
+            self.evidence = real_evidence
+            return real
+        self.evidence, self.simulated = evidence, True
+        unshown = failed - shown
+        return {name: real[name] if name in unshown else found[name] for name in found}
 
-    def _race_shows(self, case: TrainingCase, rule: str, failed: set[str]) -> bool:
-        """Return whether one of some rules fails on real ranks under another timing.
+    def _shown_by_timing(self, case: TrainingCase, rule: str, failed: set[str]) -> set[str]:
+        """Return those of some rules that fail on real ranks under another timing of the case.
 
         A simulation chooses the order of the ranks; a race may need that order.
         """
-        return any(
-            failed
-            & {failure.rule for failure in self.failures(self.really(timed, rule=rule), timed)}
-            for timed in surer(case)
-        )
+        shown: set[str] = set()
+        for timed in surer(case):
+            if shown == failed:
+                break
+            findings = self.really(timed, rule=rule)
+            shown |= failed & {failure.rule for failure in self.failures(findings, timed)}
+        return shown
 
     def _simulate(self, case: TrainingCase) -> TrainingEvidence | None:
         evidence = self.pool.simulate(case, self.under_test.ddp)
@@ -197,6 +207,9 @@ class Runner:
         """Judge the evidence of a run, and count the run at its place."""
         self.evidence, self.simulated = evidence, place == "simulated"
         self.ledger.ran[place] += 1
+        self.ledger.not_simulated = self.places.why_not
+        if not self.simulated:
+            self.places.ran_really(evidence.case)
         self.ledger.look_at(evidence)
         return judge(evidence, self.scope.declared, self.scope.sampler)
 
@@ -237,6 +250,14 @@ class Runner:
         return not self.scope.excluded(rule) and (
             not injected or ALL_RULES[rule].counts_when_injected
         )
+
+
+def _is_cut_short(evidence: TrainingEvidence, findings: dict[str, Finding]) -> bool:
+    """Return whether a rank raised though the case injects nothing, or a judge crashed."""
+    case = evidence.case
+    injected = case.injected_failure is not None or case.poison is not None
+    raised = any(rank.raised is not None for rank in evidence.ranks) and not injected
+    return raised or any(finding.crashed for finding in findings.values())
 
 
 def _needs_observed_groups(rule: str, case: TrainingCase) -> bool:

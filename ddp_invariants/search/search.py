@@ -84,7 +84,8 @@ class Search:
         cases: How many cases were drawn before the first failure, by the rule they were drawn for.
         sighting: The first failure, before it was shrunk.
         judged: How many cases the rule judged.
-        met: The situations it met.
+        judged_really: The number of them that ran over the real backend.
+        met: The conditions it met.
         met_really: Those of them that it met over the real backend.
         reasons: Why it did not judge a case, counted.
     """
@@ -94,7 +95,7 @@ class Search:
         self.failing: dict[Asked, Failure] = {}
         self.cases = Counter[str]()
         self.sighting: Sighting | None = None
-        self.judged = 0
+        self.judged = self.judged_really = 0
         self.met: set[str] = set()
         self.met_really: set[str] = set()
         self.reasons: dict[str, int] = {}
@@ -166,9 +167,10 @@ class Search:
             self._runs_since += 1
         else:
             self.cases[asked.rule] += 1
-        own = self.enter(asked.case, self.runner.findings(asked.case, rule=asked.rule))
-        if own is None and self._is_new_to_reality:
-            own = self.enter(asked.case, self.runner.really(asked.case, rule=asked.rule))
+        findings = self.runner.findings(asked.case, rule=asked.rule)
+        if self.rule and self._is_new_to_reality(findings.get(self.rule)):
+            findings = self.runner.really(asked.case, rule=asked.rule)
+        own = self.enter(asked.case, findings)
         if own is not None:
             if not self.failing:
                 self._found_at = time.monotonic()
@@ -178,11 +180,15 @@ class Search:
             self.failing[asked] = own
         return own
 
-    @property
-    def _is_new_to_reality(self) -> bool:
-        """True if the last case met a situation, in the simulation alone, that the rule needs."""
-        needed = self.met.intersection(ALL_RULES[self.rule].needs if self.rule else ())
-        return self.runner.simulated and not needed <= self.met_really
+    def _is_new_to_reality(self, own: Finding | None) -> bool:
+        """Return whether a simulated case met a needed condition that no real case has met.
+
+        The first case that the rule judges is new, too.
+        """
+        if own is None or own.unjudged or own.failure is not None or not self.runner.simulated:
+            return False
+        needed = own.met.intersection(ALL_RULES[self.rule].needs)
+        return not self.judged_really or not needed <= self.met_really
 
     def _is_spent(self) -> bool:
         """Return whether the first failure is to be made no simpler."""
@@ -210,6 +216,7 @@ class Search:
             self.judged += 1
             self.met |= own.met
             if not self.runner.simulated:
+                self.judged_really += 1
                 self.met_really |= own.met
         if own.failure is not None or not own.unjudged:
             return own.failure
@@ -261,14 +268,17 @@ class Search:
         return failure, case
 
     def missing(self) -> list[str]:
-        """Return the situations that the rule needs and has not met.
+        """Return the conditions that the rule needs and has not met over the real backend.
 
-        A situation that the implementation does not offer, or that takes more ranks than there are,
+        A condition that the implementation does not offer, or that takes more ranks than there are,
         is not missing.
         """
         scope = self.runner.scope
         return sorted(
-            set(ALL_RULES[self.rule].needs) - self.met - scope.unclaimed - scope.beyond(self.rule)
+            set(ALL_RULES[self.rule].needs)
+            - self.met_really
+            - scope.unclaimed
+            - scope.beyond(self.rule)
         )
 
     def require_proof(self) -> None:
@@ -290,7 +300,7 @@ class Search:
         if beyond and not refused and (not missing or not self.judged):
             entry.not_run = f"not with {', '.join(sorted(beyond))}: {scope.bounded}"
             raise NotJudged(f"{self.rule} is not run: {entry.not_run}")
-        if self.judged and not missing and not refused:
+        if self.judged_really and not missing and not refused:
             return
         entry.inconclusive = True
         reasons = [

@@ -113,6 +113,7 @@ class Trial(Runner):
             replace(self.under_test, scope=replace(self.scope, deviating=())),
             self.options,
         )
+        unexcused.places = self.places
         try:
             unexcused.certify(rule)
         except Violation as violation:

@@ -156,6 +156,8 @@ def check(config: pytest.Config) -> None:
         )
     if option.replay is not None:
         case = reading.read(Path(option.replay))
+        if isinstance(case, TrainingCase) and not option.world_size_given:
+            option.max_world_size = max(option.max_world_size, case.ranks_needed)
         if isinstance(case, TrainingCase) and case.ranks_needed > option.max_world_size:
             raise CaseError(
                 f"{option.replay}: the case needs {case.ranks_needed} ranks, but --max-world-size is "

@@ -119,7 +119,8 @@ class SessionState:
                 [Path(item) for item in option.deviations],
             )
         if not (discovered.not_simulated or self._real_only or option.world_size_given):
-            self.shared["max_world_size"] = option.max_world_size = SIMULATED_WORLD_SIZE
+            option.max_world_size = max(option.max_world_size, SIMULATED_WORLD_SIZE)
+            self.shared["max_world_size"] = option.max_world_size
         if discovered.claims_refused():
             raise LoadFailure(f"{ddp}: {discovered.claims_refused()[0]}")
         if discovered.stale():
@@ -236,6 +237,8 @@ class SessionState:
         """The option or the launcher that wants all cases on real ranks; empty for none."""
         if self.config.option.backend != "auto":
             return f"--backend {self.backend.backend}"
+        if self.config.option.isolation == "fresh":
+            return "--isolation fresh"
         return "" if job.led() is None else "a launcher started the ranks"
 
     def start_trial(self) -> Trial:

@@ -92,15 +92,17 @@ def test_every_condition_is_met_on_real_ranks_too(make_trial: TrialMaker) -> Non
     trial = make_trial()
     trial.certify("GRAD-5")
     ran = trial.ledger.ran
-    assert ran["simulated"] > 4 * ran["gloo"]
+    assert ran["simulated"] > ran["gloo"]
     assert ran["gloo"] >= sum(ran.values()) // 20
 
 
-@pytest.mark.parametrize("fault", ["timing:ForgetsOneWait", "timing:HangsOnThree"])
+@pytest.mark.parametrize(
+    "fault", ["timing:ForgetsOneWait", "timing:DividesInFlight", "timing:HangsOnThree"]
+)
 def test_a_simulated_failure_is_confirmed_on_real_ranks(make_trial: TrialMaker, fault: str) -> None:
     """A missing wait and a hang are found in the simulation, and reported as seen on real ranks."""
     trial = make_trial(f"ddp_invariants.faults.{fault}", scope=Scope())
-    rule = "GRAD-2" if fault.endswith("Wait") else "LIVE-1"
+    rule = "LIVE-1" if fault.endswith("HangsOnThree") else "GRAD-2"
     with pytest.raises(Violation) as raised:
         trial.certify(rule)
     assert "confirmed in" in str(raised.value) or "seen again" in str(raised.value)

@@ -104,7 +104,7 @@ def make(
             examples,
             dict(ledger.ran),
             dict(ledger.unreal),
-            discovery.not_simulated,
+            ledger.not_simulated or discovery.not_simulated,
         )
     )
 

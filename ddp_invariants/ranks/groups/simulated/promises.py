@@ -82,7 +82,8 @@ class Promises:
     def keep_ready(self) -> None:
         """Complete the running rank's futures whose condition holds."""
         promises = self._open[self._turns.running]
-        for promise in [promise for promise in promises if promise.ready()]:
+        # Completing one may complete, or make, others.
+        while (promise := next((each for each in promises if each.ready()), None)) is not None:
             promises.remove(promise)
             promise.keep()
 

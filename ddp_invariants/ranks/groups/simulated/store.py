@@ -21,7 +21,6 @@ class SimulatedStore(_c10d.Store):  # type: ignore[misc]  # the base class has n
     def __init__(self, turns: Turns) -> None:
         super().__init__()
         self._turns, self._values = turns, dict[str, bytes]()
-        self._queues = dict[str, list[bytes]]()
         self.added = ""
 
     def set(self, key: str, value: Any) -> None:

@@ -11,6 +11,7 @@ from sys import _current_frames
 from typing import NoReturn
 
 from ddp_invariants.ranks.groups.simulated.order import Order
+from ddp_invariants.records.trace import ENDLESS
 
 Ready = Callable[[], bool]
 
@@ -89,7 +90,7 @@ class Turns:
     def unended(self) -> dict[int, str]:
         """Return the ranks that have not ended, with what they wait for, in words."""
         return {
-            rank: "code that does not end" if rank == self.running else seat.waits_for
+            rank: ENDLESS if rank == self.running else seat.waits_for
             for rank, seat in enumerate(self._seats)
             if not seat.ended
         }
