@@ -76,12 +76,13 @@ def test_bad_options_end_in_one_sentence_and_status_64(
 def test_a_case_for_more_ranks_than_allowed_is_refused(
     under_pytest: Session, tmp_path: Path
 ) -> None:
-    """The message names the file and the option to change."""
+    """The message names the file and the option to change; no given limit allows any case."""
     path = tmp_path / "case.json"
     path.write_text(to_json(TrainingCase(model=Model(1, (Layer("linear"),)), world_size=5)))
-    done = under_pytest("properties/", "--replay", str(path))
+    done = under_pytest("properties/", "--replay", str(path), "--max-world-size", "4")
     assert done.returncode == 64
     assert f"{path}: the case needs 5 ranks, but --max-world-size is 4: raise it" in output_of(done)
+    assert under_pytest("properties/", "--replay", str(path), "-k", "grad2").returncode == 0
 
 
 def test_a_violation_is_reported_and_its_repeat_line_repeats_it(
