@@ -21,7 +21,7 @@ from ddp_invariants.ranks.groups.simulated.store import SimulatedStore
 from ddp_invariants.ranks.groups.simulated.turns import NotSimulated, Turns
 from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.rounds import Round
-from ddp_invariants.records.trace import WORDS_SIZE, LastWords
+from ddp_invariants.records.trace import LastWords
 from ddp_invariants.situations import turns
 
 # These functions are torch's own and have no type stubs.
@@ -90,7 +90,7 @@ class World:
         self._outcome = Outcome([None] * size, [b""] * size)
         lone_gloo()
         while len(_words) < size:
-            _words.append(_new_words())
+            _words.append(LastWords.alone())
 
     def run(self, seconds: float) -> Outcome:
         """Run all ranks until they have ended, or none can run, or they have taken too long.
@@ -150,14 +150,13 @@ class World:
         if case.outside and rank >= case.outside:
             training = self._connections("training", rank - case.outside, case.world_size)
         log = Log(_words[rank], self._number)
-        record, groups, quiescent = Round(
+        record, groups, _ = Round(
             case, self._driver, everyone, training, log, str(self._number)
         ).train()
         self._outcome.headers[rank] = {
             **record.header(),
             "sent": groups.sent(),
             "groups": groups.members,
-            "quiescent": quiescent,
             "left": [],
         }
         self._outcome.blobs[rank] = bytes(record.blob)
@@ -174,12 +173,3 @@ def _wait_until_gone(threads: list[int | None]) -> None:
         for thread in threads
     ):
         time.sleep(0)
-
-
-def _new_words() -> LastWords:
-    descriptor = os.memfd_create("simulated words")
-    try:
-        os.ftruncate(descriptor, WORDS_SIZE)
-        return LastWords(descriptor)
-    finally:
-        os.close(descriptor)

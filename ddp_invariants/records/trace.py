@@ -6,11 +6,12 @@ Standard library only: both sides import this module.
 import contextlib
 import hashlib
 import mmap
+import os
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 POINT_TO_POINT = ("send", "recv", "recv_anysource")
 """Calls that differ between ranks by their nature."""
@@ -173,6 +174,16 @@ class LastWords:
         self._memory = mmap.mmap(descriptor, WORDS_SIZE)
         self._case = self._issued = self._waiting = 0
         self._lock = threading.Lock()
+
+    @classmethod
+    def alone(cls) -> Self:
+        """Return the last words of a rank in this process, in memory of their own."""
+        descriptor = os.memfd_create("words")
+        try:
+            os.ftruncate(descriptor, WORDS_SIZE)
+            return cls(descriptor)
+        finally:
+            os.close(descriptor)
 
     def close(self) -> None:
         """Unmap the memory."""

@@ -2,7 +2,7 @@
 
 A simulated case costs a fraction of the time, and repeats exactly. Nothing is concluded from the
 simulation alone: a failure counts once a run over the real backend has shown one of the same rule,
-and a situation is met once it was met in both places.
+and a condition is met once a run over the real backend has met it.
 """
 
 import hashlib
@@ -36,7 +36,6 @@ class Places:
     """
 
     def __init__(self, backend: Backend, why_not: str = "") -> None:
-        self.backend = backend
         self.why_not = why_not or (
             "" if backend == ON_THE_CPU else f"{backend} cannot be simulated"
         )

@@ -85,8 +85,7 @@ class Search:
         sighting: The first failure, before it was shrunk.
         judged: How many cases the rule judged.
         judged_really: The number of them that ran over the real backend.
-        met: The conditions it met.
-        met_really: Those of them that it met over the real backend.
+        met_really: The conditions it met over the real backend.
         reasons: Why it did not judge a case, counted.
     """
 
@@ -96,7 +95,6 @@ class Search:
         self.cases = Counter[str]()
         self.sighting: Sighting | None = None
         self.judged = self.judged_really = 0
-        self.met: set[str] = set()
         self.met_really: set[str] = set()
         self.reasons: dict[str, int] = {}
         self._began, self._found_at, self._runs_since = time.monotonic(), 0.0, 0
@@ -214,7 +212,6 @@ class Search:
             self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
         else:
             self.judged += 1
-            self.met |= own.met
             if not self.runner.simulated:
                 self.judged_really += 1
                 self.met_really |= own.met

@@ -27,7 +27,7 @@ from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.groups.observed import Connections, Timing
 from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.simulation import World
-from ddp_invariants.records.trace import WORDS_SIZE, LastWords
+from ddp_invariants.records.trace import LastWords
 
 _c10d: Any = torch._C._distributed_c10d
 TIMEOUT = dt.timedelta(seconds=15)
@@ -108,16 +108,9 @@ class ScriptWorld(World):
     def _train(self, rank: int) -> None:
         torch.set_num_threads(1)
         connections = self._connections("everyone", rank, self._case.world_size)
-        self.outcomes[rank] = run_script(self._script, rank, connections, Log(_words(), 1), "s")
-
-
-def _words() -> LastWords:
-    descriptor = os.memfd_create("words")
-    try:
-        os.ftruncate(descriptor, WORDS_SIZE)
-        return LastWords(descriptor)
-    finally:
-        os.close(descriptor)
+        self.outcomes[rank] = run_script(
+            self._script, rank, connections, Log(LastWords.alone(), 1), "s"
+        )
 
 
 def simulated(script: Script, size: int) -> list[Any]:
@@ -137,7 +130,7 @@ def _gloo_rank(script: Script, rank: int, size: int, folder: Path) -> None:
     os.environ.update(LOCAL_WORLD_SIZE=str(size))
     store = _c10d.FileStore(str(folder / "store"), size)
     connections = Connections(store, rank, size, TIMEOUT, RankDevice(), "gloo")
-    outcomes = run_script(script, rank, connections, Log(_words(), 1), "s")
+    outcomes = run_script(script, rank, connections, Log(LastWords.alone(), 1), "s")
     (folder / f"rank {rank}").write_bytes(pickle.dumps(outcomes))
     # A rank that ended now would end the connections that another rank still makes.
     store.set(f"over {rank}", "")

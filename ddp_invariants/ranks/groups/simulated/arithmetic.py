@@ -52,11 +52,6 @@ def reduced(operation: Any, tensors: Sequence[Tensor]) -> Tensor:
     return total / len(tensors) if average else total
 
 
-def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """Return tensors one after another. Shape (elements,)."""
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])
-
-
 def parts(tensor: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     """Return a tensor's first consecutive parts, of so many elements each."""
     return list(torch.split(tensor.reshape(-1)[: sum(sizes)], list(sizes)))

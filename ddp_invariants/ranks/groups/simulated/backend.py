@@ -20,6 +20,7 @@ from ddp_invariants.ranks.groups.simulated.works import (
     SimulatedWork,
     memory,
 )
+from ddp_invariants.records.trace import UNEVEN
 
 _ANY = -1
 """The source of a receive from any rank."""
@@ -349,10 +350,10 @@ class SimulatedBackend:
     ) -> Any:
         turns, rank = self._simulation.turns, self._rank
         turns.pass_on()
-        even = kind not in ("allgather", "reduce_scatter", "alltoall", "alltoall_base")
         sent = inputs or outputs
-        sizes = tuple(tensor.numel() for tensor in sent) if even and kind != "scatter" else ()
-        dtypes = tuple({tensor.dtype for tensor in sent})
+        even = kind not in (*UNEVEN, "scatter")
+        sizes = tuple(tensor.numel() for tensor in sent) if even else ()
+        dtypes = frozenset(tensor.dtype for tensor in sent)
         post = Post(
             (kind, *agreed, dtypes, sizes),
             [tensor.detach().clone() for tensor in inputs],

@@ -31,13 +31,12 @@ class Promise:
     def __init__(
         self, ready: Ready, take: Callable[[], object], value: Callable[[], Any], words: str
     ) -> None:
-        self.ready, self.words, self.kept = ready, words, False
+        self.ready, self.words = ready, words
         self._take, self._value = take, value
         self.future = torch.futures.Future[Any]()
 
     def keep(self) -> None:
         """Complete the future."""
-        self.kept = True
         try:
             self._take()
         except Exception as error:  # noqa: BLE001 - any exception belongs to the waiter

@@ -82,7 +82,10 @@ def _place_of_gauss() -> int:
 
 _GAUSS, _GAUSS_SIZE = _place_of_gauss(), 2 * struct.calcsize("d")
 _GAUSS_FLAG = id(_numpy.mtrand._rand) + _GAUSS - struct.calcsize("d")
-"""The flag before it says whether there is one. `get_state` takes a hundred times as long."""
+"""The place of the flag before that number, which says if there is one.
+
+`get_state` takes a hundred times as long.
+"""
 _bit_generators: list[Any] = []
 """numpy's generator of each rank; a new one takes 0.1 ms."""
 
@@ -95,17 +98,19 @@ class RankState:
         environment: The environment variables that differ from the process's.
     """
 
+    _values: list[Any]
+    _environment: dict[bytes, bytes]
+    _torch: Any
+    _numpy: Any
+
     def __init__(self, rank: int, environment: dict[str, str]) -> None:
         while len(_bit_generators) <= rank:
             _bit_generators.append(np.random.MT19937(0))
-        self._values = [_fresh(names[name]) for names, name in _NAMES]
-        self._environment = {**_environment(), **_encoded(environment)}
-        self._torch: Any = torch.default_generator.get_state()
-        self._python = _python()
-        self._numpy: Any = _bit_generators[rank] if rank >= 0 else _numpy.get_bit_generator()
-        self._gauss = _gauss() if rank < 0 else bytes(_GAUSS_SIZE)
-        self._settings = [get() for get, _ in _SETTINGS]
-        self._ddp = DistributedDataParallel._active_ddp_module
+        self.take()
+        self._values = [_fresh(value) for value in self._values]
+        self._environment |= _encoded(environment)
+        if rank >= 0:
+            self._numpy, self._gauss = _bit_generators[rank], bytes(_GAUSS_SIZE)
 
     def take(self) -> None:
         """Take the process's state, which this rank leaves."""
