@@ -248,7 +248,7 @@ class ExpectedValues:
 
     def _truth(self, step: int) -> Truth:
         recorded, skipped, start = self.recorded, self.recorded.is_skipped(step), self._start(step)
-        case, layout, scale = self.case.at(step), recorded.layout(step), recorded.scale(step)
+        case, layout, scale = recorded.cases[step], recorded.layout(step), recorded.scale(step)
         names = [slot.name for slot in layout.slots if slot.dtype is not None]
         micro_K = self._micro_gradients(step, start)
         fresh = _end_to_end(micro_K, names, self.case.world_size)
@@ -303,7 +303,7 @@ class ExpectedValues:
 
     def _micro_gradients(self, step: int, start: dict[str, FloatArray]) -> list[oracle.Gradients]:
         """Return the oracle's gradients of each micro-step; frozen parameters count as zero."""
-        case, recorded, scale = self.case.at(step), self.recorded, self.recorded.scale(step)
+        case, recorded, scale = self.recorded.cases[step], self.recorded, self.recorded.scale(step)
         frozen = {
             name: oracle.nothing(start[name], case.world_size)
             for name in recorded.left_frozen(step)
@@ -327,7 +327,7 @@ class ExpectedValues:
         """Return the parameters after the optimizer's step; shape (P,)."""
         if self.case.clip is not None:
             gradient = balls.clipped(gradient, self.case.clip, form)
-        plan = self.case.at(step).optimizer
+        plan = self.recorded.cases[step].optimizer
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:
             return self.recorded.loaded_optimization.step(

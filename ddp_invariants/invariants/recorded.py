@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST, FloatArray
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants.rule import Unjudged
@@ -272,33 +273,50 @@ class RecordedTraining:
             largest=np.minimum(form.largest, LARGEST[lower]),
         )
 
+    @cached_property
+    def cases(self) -> tuple[TrainingCase, ...]:
+        """The case with the model and the optimizer as they are at each step."""
+        return tuple(self.case.at(step) for step in range(self.case.steps))
+
     def trainable(self, step: int) -> frozenset[str]:
         """Return the names of the parameters that are trained at a step."""
-        at_first = frozenset(
-            row.name for row in self.evidence.ranks[0].structure_before if row.requires_grad
-        )
-        return (at_first | self.case.sometimes_frozen) - self.left_frozen(step)
+        return self._trainable[step]
+
+    @cached_property
+    def _trainable(self) -> tuple[frozenset[str], ...]:
+        """The names of the parameters that are trained at each step."""
+        rows = self.evidence.ranks[0].structure_before
+        ever = self.case.sometimes_frozen | {row.name for row in rows if row.requires_grad}
+        return tuple(ever - frozen for frozen in self._left_frozen)
 
     def left_frozen(self, step: int) -> frozenset[str]:
         """Return the names of the parameters that are frozen at this step and trained at others."""
-        return (
-            self.case.sometimes_frozen & self.case.frozen(step)
-            if self.case.between_steps
-            else frozenset()
-        )
+        return self._left_frozen[step]
+
+    @cached_property
+    def _left_frozen(self) -> tuple[frozenset[str], ...]:
+        """The names of these parameters at each step."""
+        sometimes, steps = self.case.sometimes_frozen, range(self.case.steps)
+        return tuple(sometimes and sometimes & self.case.frozen(step) for step in steps)
 
     def unused(self, step: int) -> tuple[frozenset[str], ...]:
         """Return, for each rank, the names of the trainable parameters it does not use at a step.
 
         A parameter counts as unused if none of the step's micro-steps uses it.
         """
-        trainable = self.trainable(step)
-        model, ranks = self.case.model, range(self.case.world_size)
+        return self._unused[step]
+
+    @cached_property
+    def _unused(self) -> tuple[tuple[frozenset[str], ...], ...]:
+        """For each step and rank, the names of the trainable parameters that are not used."""
+        case, steps, ranks = self.case, range(self.case.steps), range(self.case.world_size)
+        used = case.model.used(frozenset()) if case.unused else frozenset[str]()
+
+        def passed(rank: int, step: int) -> frozenset[str]:
+            return used - case.model.used(case.never_used(rank, step)) if used else used
+
         return tuple(
-            frozenset(
-                trainable & (model.used(frozenset()) - model.used(self.case.never_used(rank, step)))
-            )
-            for rank in ranks
+            tuple(self.trainable(step) & passed(rank, step) for rank in ranks) for step in steps
         )
 
     def most_entries(self, step: int) -> int:
