@@ -158,7 +158,7 @@ def _lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozen
     if how.get("without communication", "no_sync") != "no_sync":
         lacking |= {"no_sync_nested"}  # A switch cannot be nested.
     if "backward" in how:  # An engine's own backward is not told that another one follows.
-        lacking |= {"retained", "scaler"}
+        lacking |= {"retained", "scaler", "input_gradients"}
     if {"gradients", "step"} & how.keys():
         # They lie elsewhere, or an engine changes them as it likes.
         lacking |= {"clipping", "scaler"}

@@ -13,6 +13,7 @@ import numpy as np
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import (
     buf,
+    call,
     comm,
     gpu,
     grad,
@@ -39,6 +40,7 @@ __all__ = [
     "ALL_RULES",
     "SHIPPED",
     "buf",
+    "call",
     "comm",
     "gpu",
     "grad",
@@ -66,6 +68,7 @@ _ORDER = (
     "GRAD",
     "PARAM",
     "BUF",
+    "CALL",
     "COMM",
     "LIVE",
     "STATE",

@@ -29,7 +29,7 @@ CAST = "a forward under autocast"
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, autocast=4),
     excluded=(BY_ITSELF,),
-    after="RNG-1",
+    after="CALL-1",
     script=Script(checks=("twin", "own_loss"), follows_scaler=True),
 )
 def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:

@@ -206,7 +206,7 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
         ),
         lacks("does not run in a world of one rank", "one_rank"),
     ),
-    after="LOSS-3",
+    after="CALL-2",
     script=Script(checks=("plain", "alone")),
 )
 def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:

@@ -12,6 +12,7 @@ from ddp_invariants.records.evidence import (
     ModuleTensor,
     RaisedError,
     RankEvidence,
+    ShapedCall,
     Slot,
     Tensors,
     TrainingEvidence,
@@ -104,6 +105,7 @@ def rank_evidence(
             facts.get("saved", []),
             facts.get("scales", []),
             facts.get("warned", []),
+            [ShapedCall(*row) for row in facts.get("shaped", [])],
             int(facts.get("slowed", 0)),
             header.get("cost", []),
         )

@@ -20,6 +20,7 @@ __all__ = [
     "Moment",
     "RaisedError",
     "RankEvidence",
+    "ShapedCall",
     "ShardEvidence",
     "Slot",
     "Tensors",
@@ -52,6 +53,7 @@ Moment = Literal[
     "drawn",
     "evaluated",
     "written buffers",
+    "front",
 ]
 """The moments at which tensors are recorded.
 
@@ -67,7 +69,8 @@ all ranks have run out of batches. saved, saved buffers, saved state: the tensor
 trained before and saved the state that is loaded then. drawn: the factor by which each random layer
 multiplied its input in the forward of one micro-step: 0 or 2, or 1 if it drew none. evaluated: the
 same in a forward in evaluation before the step. written buffers: buffers after the program wrote to
-them before the step.
+them before the step. front: the gradient of a trained parameter before the wrapper, and that of one
+before the twin.
 """
 
 
@@ -123,6 +126,24 @@ class Defect(NamedTuple):
     defect: str
 
 
+class ShapedCall(NamedTuple):
+    """A forward in a form of its own, in words.
+
+    Attributes:
+        number: The number of the micro-step.
+        sent: The arguments with which the program called the wrapper.
+        received: The arguments that the module's forward got; empty if it was not called.
+        returned: The result of the module's forward.
+        got: The result that the program got.
+    """
+
+    number: int
+    sent: str
+    received: str
+    returned: str
+    got: str
+
+
 class Backward(NamedTuple):
     """The times of one synchronised backward, in seconds since the case began.
 
@@ -164,6 +185,7 @@ class RankEvidence:
         saved: The names in each saved state of the trained module.
         scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
+        shaped: The forwards in forms of their own.
         slowed: The number of times its device was kept busy before a collective or a gradient.
         cost: Seconds from request to answer; resident bytes when the process began to serve, and
             the most since then. Empty if nothing was measured.
@@ -187,6 +209,7 @@ class RankEvidence:
     saved: list[list[str]] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    shaped: list[ShapedCall] = field(default_factory=list)
     slowed: int = 0
     cost: list[float] = field(default_factory=list)
 

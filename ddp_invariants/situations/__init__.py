@@ -16,6 +16,7 @@ from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.situation import KINDS, Situation, register
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.injected_failure import FailureInjection
@@ -47,6 +48,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Scaler,
     Autocast,
     RateSchedule,
+    CallShape,
     Turns,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""

@@ -104,6 +104,8 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
         "STATE-2",
         "PARAM-6",
         "RNG-1",
+        "CALL-1",
+        "CALL-2",
         "GPU-1",
     }
     assert findings["LOSS-2"].met == {"batches differed"}
@@ -298,6 +300,8 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
         "GRAD-10",
         "PARAM-6",
         "RNG-1",
+        "CALL-1",
+        "CALL-2",
         "GPU-1",
     }
     assert {rule for rule, _, _ in ALTERATIONS} | tested_elsewhere == set(training.rules)

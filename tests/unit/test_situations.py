@@ -30,6 +30,7 @@ ASKED: dict[str, object] = {
     "between_steps": ("evaluation",),
     "scaled": 1,
     "autocast": 1,
+    "call_shapes": ("all",),
 }
 """Values of options that ask for a situation; of the other options, True does."""
 

@@ -28,6 +28,7 @@ from ddp_invariants.ranks.driving.imports import (
     values_of,
     version,
 )
+from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
 
 _NOT_IN_A_WHOLE_STEP = (
     "no_sync",
@@ -55,6 +56,8 @@ _NOT_IN_A_WHOLE_STEP = (
     "join",
     "clipping",
     "scaler",
+    *CALL_FORMS,
+    "input_gradients",
 )
 """Capabilities that an adapter's `train_step` rules out: a whole training step is one call."""
 
@@ -301,6 +304,10 @@ class Driver:
             ]
         if "train_step" in self.methods:
             lacks += _NOT_IN_A_WHOLE_STEP
+        if "forward" in self.methods:  # The adapter's method takes one tensor.
+            lacks += ["keyword_inputs", "several_inputs", "nested_inputs"]
+        if {"backward", "train_step"} & self.methods:  # It may scale the loss as it likes.
+            lacks += ["input_gradients"]
         # The implementation cannot know that another backward follows.
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []
         return lacks

@@ -149,8 +149,8 @@ class Drive:
         entered: AbstractContextManager[object] = wrapped.join()
         return entered
 
-    def forward(self, wrapped: Any, inputs: Tensor) -> Any:
-        return wrapped(inputs)
+    def forward(self, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+        return wrapped(*args, **kwargs)
 
     def backward(self, wrapped: Any, _optimizer: Any, loss: Tensor) -> object:
         if self._engine("backward", wrapped):

@@ -84,6 +84,10 @@ class Effect:
         """Return the context in which every forward runs."""
         return nullcontext()
 
+    def through(self, module: Callable[..., Any]) -> Callable[[Tensor], Any]:
+        """Return the function of a batch's inputs by which the program calls a module."""
+        return module
+
     def after_forward(self, record: Record, moment: str, *numbers: int) -> None:
         """Note the forward of a moment, under one or more numbers."""
 

@@ -46,6 +46,7 @@ class Program:
         with ExitStack() as contexts:
             for effect in self.effects:
                 contexts.enter_context(effect.around_forward())
+                module = effect.through(module)
             return module(inputs)
 
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,9 @@ from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.shaped import ShapedReplica
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
+from ddp_invariants.situations.call_shape import CallShape
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,8 @@ class Setup:
         values_P = self._values_P
         if rank is not None:
             values_P = numbers.parameters(case, rank, case.model.numbers)
-        return Replica(
-            case.at(step).model if step else case.model, values_P, self.rank_device.device
-        )
+        kind = Replica if case.get(CallShape) is None else ShapedReplica
+        return kind(case.at(step).model if step else case.model, values_P, self.rank_device.device)
 
     @cached_property
     def _values_P(self) -> numbers.FloatArray:

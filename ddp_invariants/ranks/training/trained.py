@@ -41,9 +41,9 @@ class Trained:
         )
         return self.wrapped if has_state else self.replica
 
-    def forward(self, inputs: Tensor) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a forward of the wrapper."""
-        return self.drive.forward(self.wrapped, inputs)
+        return self.drive.forward(self.wrapped, *args, **kwargs)
 
     def backward(self, loss: Tensor) -> None:
         """Run a backward."""

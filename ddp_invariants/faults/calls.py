@@ -1,0 +1,261 @@
+"""Forwards of other forms: arguments, results, and gradients of the inputs."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddp_invariants.reference import ddp
+from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a nested value of the same types with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if is_dataclass(value):
+        parts = {one.name: _mapped(getattr(value, one.name), change) for one in fields(value)}
+        kind: Any = type(value)
+        return kind(**parts)
+    if isinstance(value, dict):
+        return {key: _mapped(part, change) for key, part in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_mapped(part, change) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(part, change) for part in value)
+    return value
+
+
+class _Same(torch.autograd.Function):
+    """An identity that autograd records."""
+
+    @staticmethod
+    def forward(_context: Any, tensor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(_context: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class Rebuilt(_Reference):
+    """Right: every tensor that enters or leaves passes an identity, and containers are rebuilt."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = _mapped(args, _Same.apply), _mapped(kwargs, _Same.apply)
+        return _mapped(super().forward(*args, **kwargs), _Same.apply)
+
+
+class DropsNamedArguments(_Reference):
+    """Arguments that are given by name do not reach the module (pyg-team/pytorch_geometric#825).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **({"x": kwargs["x"]} if "x" in kwargs else {}))
+
+
+class FirstTwoArguments(_Reference):
+    """The forward takes two arguments and ignores others (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args[:2], **kwargs)
+
+
+class UnpacksContainers(_Reference):
+    """A container of inputs becomes several arguments, without those that are no tensors
+    (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and isinstance(args[0], list | tuple):
+            args = tuple(part for part in args[0] if isinstance(part, Tensor))
+        return super().forward(*args, **kwargs)
+
+
+class ListOfTensors(_Reference):
+    """A dict of results becomes a list of its tensors (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        return list(ddp._tensors(result)) if isinstance(result, dict) else result
+
+
+class PlainTuples(_Reference):
+    """A namedtuple of results becomes a plain tuple (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        return tuple(result) if isinstance(result, tuple) else result
+
+
+class ZeroForNone(_Reference):
+    """None among the results becomes a zero (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        if isinstance(result, tuple) and any(part is None for part in result):
+            return tuple(torch.zeros(1) if part is None else part for part in result)
+        return result
+
+
+class DetachesTheRest(_Reference):
+    """Of a pair of results only the first stays in the graph (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        if type(result) is tuple and len(result) == 2 and isinstance(result[1], Tensor):
+            return result[0], result[1].detach()
+        return result
+
+
+class _Hooked(_Reference):
+    """The reference, which hooks only some of the results' tensors."""
+
+    def _hooked(self, result: Any) -> Iterator[Tensor]:
+        raise NotImplementedError
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        depth = self._no_sync_depth
+        syncing = torch.is_grad_enabled() and depth == 0
+        if syncing and self.training:
+            self._broadcast_state(self.module.buffers())
+        self._no_sync_depth = 1
+        try:
+            result = super().forward(*args, **kwargs)
+        finally:
+            self._no_sync_depth = depth
+        for tensor in self._hooked(result) if syncing else ():
+            if tensor.requires_grad:
+                tensor.register_hook(self._backward_begins)
+        return result
+
+
+class HooksTheFirstTensor(_Hooked):
+    """Only the first tensor of the results is hooked, which may not enter the loss
+    (no public incident found).
+
+    GRAD-1: never reduced.
+    """
+
+    def _hooked(self, result: Any) -> Iterator[Tensor]:
+        yield from list(ddp._tensors(result))[:1]
+
+
+class KnowsExactTypes(_Hooked):
+    """Results are found in tensors, tuples, lists and dicts, but in no class of the user
+    (huggingface/transformers#25357).
+
+    GRAD-1: never reduced.
+    """
+
+    def _hooked(self, result: Any) -> Iterator[Tensor]:
+        if type(result) is Tensor:
+            yield result
+        elif type(result) in (tuple, list, dict):
+            for part in result.values() if isinstance(result, dict) else result:
+                yield from self._hooked(part)
+
+
+class WaitsForEveryOutput(_Hooked):
+    """The reduction starts once every tensor of the results has its gradient
+    (pytorch/pytorch#22436).
+
+    GRAD-1: never reduced.
+    """
+
+    def _hooked(self, result: Any) -> Iterator[Tensor]:
+        tensors, arrived = [t for t in ddp._tensors(result) if t.requires_grad], []
+
+        def arrive(gradient: Tensor) -> None:
+            arrived.append(gradient)
+            if len(arrived) % len(tensors) == 0:
+                self._backward_begins(gradient)
+
+        for tensor in tensors:
+            tensor.register_hook(arrive)
+        yield from ()
+
+
+class DetachesInputs(_Reference):
+    """The inputs leave the graph before the module (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*_mapped(args, Tensor.detach), **kwargs)
+
+
+class _InputHooked(_Reference):
+    """The reference, which changes the gradients of its inputs."""
+
+    def _changed(self, gradient: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for tensor in ddp._tensors([args, kwargs]):
+            if tensor.requires_grad:
+                tensor.register_hook(self._changed)
+        return super().forward(*args, **kwargs)
+
+
+class ScalesInputGradients(_InputHooked):
+    """The gradient of the inputs, too, is divided by the number of ranks
+    (no public incident found).
+
+    CALL-2: 1 / world size.
+    """
+
+    def _changed(self, gradient: Tensor) -> Tensor:
+        return gradient / self.world_size
+
+
+class ReducesInputGradients(_InputHooked):
+    """The gradient of the inputs, too, is averaged over the ranks (no public incident found).
+
+    CALL-2.
+    """
+
+    def _changed(self, gradient: Tensor) -> Tensor:
+        mean = gradient.mean(0, keepdim=True)
+        averaged = mean.clone()
+        # The batches of ranks may have different lengths, so each rank's mean travels.
+        dist.all_reduce(averaged, group=self.group)
+        return gradient - mean + averaged / self.world_size
+
+
+class NotesInputGradients(_Reference):
+    """Right: a hook of the inputs notes that backward reached them, and changes nothing."""
+
+    reached = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for tensor in ddp._tensors([args, kwargs]):
+            if tensor.requires_grad:
+                tensor.register_hook(self._note)
+        return super().forward(*args, **kwargs)
+
+    def _note(self, _gradient: Tensor) -> None:
+        self.reached += 1

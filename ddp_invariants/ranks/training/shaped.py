@@ -1,0 +1,167 @@
+"""A replica whose forward takes inputs and returns outputs in several forms.
+
+The forms are those of `situations.call_shape`. They wrap the same arithmetic.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.cases.layers import Model
+from ddp_invariants.cases.numbers import FloatArray
+from ddp_invariants.ranks.training.layer import CPU
+from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.situations.call_shape import InputForm, OutputForm
+
+
+@dataclass
+class Result:
+    """The outputs of a forward as a dataclass.
+
+    Attributes:
+        logits: The outputs that enter the loss.
+        hidden: A tensor that does not.
+    """
+
+    logits: Tensor
+    hidden: Tensor
+
+
+class Pair(NamedTuple):
+    """The outputs of a forward as a namedtuple.
+
+    Attributes:
+        hidden: A tensor that does not enter the loss.
+        logits: The outputs that do.
+    """
+
+    hidden: Tensor
+    logits: Tensor
+
+
+class ShapedReplica(Replica):
+    """A replica whose forward has the form of the micro-step.
+
+    Attributes:
+        form: The form of the outputs.
+        calls: For each forward, the received arguments and the returned result in words.
+    """
+
+    form: OutputForm = "plain"
+
+    def __init__(self, model: Model, values_P: FloatArray, device: torch.device = CPU) -> None:
+        super().__init__(model, values_P, device)
+        self.calls: list[tuple[str, str]] = []
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Take inputs of any form, and return outputs in the form of the micro-step."""
+        received = described_call(args, kwargs)
+        result = packed(self.form, super().forward(inputs_in(args, kwargs)))
+        self.calls.append((received, described(result)))
+        return result
+
+
+def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call in a form. Shape (B, D in)."""
+    half = (len(inputs) + 1) // 2
+    mask = torch.tensor([True, False], device=inputs.device)
+    calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+        "keyword": ((), {"x": inputs}),
+        "halves": ((inputs[:half], inputs[half:]), {}),
+        "others": ((inputs, None, 3), {"mode": "train", "mask": mask}),
+        "tuple": (((inputs, 3),), {}),
+        "list": (([None, inputs],), {}),
+        "dict": (({"x": inputs, "mode": "train"},), {}),
+    }
+    return calls.get(form, ((inputs,), {}))
+
+
+def inputs_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the inputs among a call's arguments; the parts of a batch are put together.
+
+    Raises:
+        TypeError: There are none.
+    """
+    parts = [tensor for tensor in tensors_in([args, kwargs]) if tensor.dtype != torch.bool]
+    if not parts:
+        raise TypeError("forward() got no inputs")
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def packed(form: OutputForm, outputs: Tensor) -> Any:
+    """Return outputs in a form, most with a second tensor that enters no loss."""
+    if form == "plain":
+        return outputs
+    half, hidden = (len(outputs) + 1) // 2, outputs * 2
+    return {
+        "tuple": (outputs, hidden),
+        "list": [hidden, outputs],
+        "dict": {"hidden": hidden, "logits": outputs},
+        "nested": {"states": ({"hidden": hidden}, [outputs]), "more": {}},
+        "halves": (outputs[:half], outputs[half:]),
+        "namedtuple": Pair(hidden, outputs),
+        "dataclass": Result(outputs, hidden),
+        "mixed": (None, "mean", outputs, 3, hidden.detach(), True),
+    }[form]
+
+
+def outputs_in(form: OutputForm, result: Any) -> Tensor:
+    """Return the outputs that enter the loss, also from a result that a wrapper has changed.
+
+    Raises:
+        TypeError: The result holds no tensor.
+    """
+    found = list(tensors_in(result))
+    if not found:
+        raise TypeError(f"the forward returned no tensor, but a {type(result).__name__}")
+    if form == "halves":
+        return torch.cat(found)
+    at = 1 if form in ("list", "dict", "nested", "namedtuple") else 0
+    return found[min(at, len(found) - 1)]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested tuples, lists, dicts and dataclasses, in their order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors_in(getattr(value, field.name))
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(part)
+
+
+def described_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return a call's arguments in words."""
+    named = [f"{name}={described(value)}" for name, value in kwargs.items()]
+    return f"({', '.join([*map(described, args), *named])})"
+
+
+def described(value: Any) -> str:
+    """Return a value in words: types, names, shapes and a digest of each tensor's bits."""
+    kind = type(value).__name__
+    if isinstance(value, Tensor):
+        return _tensor(value)
+    if is_dataclass(value):
+        parts = [f"{one.name}={described(getattr(value, one.name))}" for one in fields(value)]
+        return f"{kind}({', '.join(parts)})"
+    if isinstance(value, dict):
+        parts = [f"{key!r}: {described(part)}" for key, part in value.items()]
+        return f"{kind}({', '.join(parts)})"
+    if isinstance(value, list | tuple):
+        return f"{kind}({', '.join(map(described, value))})"
+    return repr(value)[:80]
+
+
+def _tensor(tensor: Tensor) -> str:
+    """Return a tensor in words."""
+    held = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    bits = held.view(torch.uint8).cpu().numpy().tobytes() if held.numel() else b""
+    digest = hashlib.blake2b(bits, digest_size=6).hexdigest()
+    grad = ", requires grad" if tensor.requires_grad else ""
+    return f"{str(tensor.dtype)[6:]}{list(tensor.shape)}{grad} #{digest}"

@@ -1,0 +1,68 @@
+"""A wrapper passes on arguments, results and gradients of inputs in every form of a call."""
+
+from typing import get_args
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.situations.call_shape import CallShape, InputForm, OutputForm
+
+CASE = TrainingCase(
+    Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))),
+    steps=2,
+    data=Data(samples=12, batch_size=3),
+)
+FORMS = (
+    *(CallShape((form,)) for form in get_args(InputForm)[1:]),
+    *(CallShape(outputs=(form,)) for form in get_args(OutputForm)[1:]),
+    CallShape(get_args(InputForm), get_args(OutputForm)),
+)
+FAULTS = {
+    "DropsNamedArguments": (CallShape(("others",)), "CALL-1"),
+    "FirstTwoArguments": (CallShape(("others",)), "CALL-1"),
+    "UnpacksContainers": (CallShape(("list",)), "CALL-1"),
+    "ListOfTensors": (CallShape(outputs=("dict",)), "CALL-1"),
+    "PlainTuples": (CallShape(outputs=("namedtuple",)), "CALL-1"),
+    "ZeroForNone": (CallShape(outputs=("mixed",)), "CALL-1"),
+    "DetachesTheRest": (CallShape(outputs=("tuple",)), "CALL-1"),
+    "HooksTheFirstTensor": (CallShape(outputs=("list",)), "GRAD-1"),
+    "KnowsExactTypes": (CallShape(outputs=("dataclass",)), "GRAD-1"),
+    "WaitsForEveryOutput": (CallShape(outputs=("nested",)), "GRAD-1"),
+    "DetachesInputs": (CallShape(("trained",)), "CALL-2"),
+    "ScalesInputGradients": (CallShape(("trained",)), "CALL-2"),
+    "ReducesInputGradients": (CallShape(("trained",)), "CALL-2"),
+}
+
+
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        "reference",
+        "torch",
+        "ddp_invariants.faults.calls:Rebuilt",
+        "ddp_invariants.faults.calls:NotesInputGradients",
+    ],
+)
+def test_a_right_wrapper_passes_on_every_form(make_trial: TrialMaker, ddp: str) -> None:
+    """No rule fails, and both rules about calls are judged where they apply."""
+    trial = make_trial(ddp=ddp, scope=Scope())
+    for shape in FORMS:
+        findings = trial.findings(CASE.with_situation(shape))
+        failures = {rule: each.failure for rule, each in findings.items() if each.failure}
+        assert failures == {}, shape.words
+        assert findings["CALL-1"].compared
+        assert bool(findings["CALL-2"].compared) is shape.trains_inputs
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows_in_its_form_alone(make_trial: TrialMaker, fault: str) -> None:
+    """The plain call shows nothing; the form violates the rule."""
+    trial = make_trial(ddp=f"ddp_invariants.faults.calls:{fault}", scope=Scope())
+    shape, rule = FAULTS[fault]
+    plain = trial.findings(CASE)
+    assert {name: each.failure for name, each in plain.items() if each.failure} == {}
+    assert trial.findings(CASE.with_situation(shape))[rule].failure is not None
