@@ -112,7 +112,7 @@ def main(measured: Path) -> None:
         caught = [detection for detection in detections if detection.is_caught] or detections
         cause = max(
             (detection.cause or detection.failure_words for detection in caught),
-            key=lambda words: entry.cause in words,
+            key=lambda words: any(cause in words for cause in entry.causes),
         )
         hosts.setdefault((entry.module, entry.style), []).append(
             (entry, summary(detections), cause)

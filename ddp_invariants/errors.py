@@ -33,10 +33,7 @@ class CaseError(ValueError):
 
 
 class CatalogueError(ValueError):
-    """A docstring of `faults/` without the form of a record.
-
-    The message names the docstring and the form.
-    """
+    """A catalogue, or a docstring of one, that cannot be read: the message says why."""
 
 
 class HarnessError(RuntimeError):

@@ -1,6 +1,7 @@
 """The command faults: measure the judge."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     ),
 )
 @click.option(
+    "--catalogue",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help=defaulting(
+        "a file or folder with wrong and right implementations whose docstrings name the rule",
+        "the catalogue of this package",
+    ),
+)
+@click.option(
     "--only",
     metavar="NAME",
     multiple=True,
@@ -44,6 +54,12 @@ if TYPE_CHECKING:
     default=1,
     metavar="N",
     help=defaulting("number of searches for each fault, each with another seed", 1),
+)
+@click.option(
+    "--cases",
+    type=click.IntRange(1),
+    metavar="N",
+    help=defaulting("largest number of cases in a search for a fault", "100 per rule"),
 )
 @click.option(
     "--control-cases",
@@ -65,8 +81,10 @@ if TYPE_CHECKING:
 def faults(
     context: click.Context,
     /,
+    catalogue: Path | None,
     only: tuple[str, ...],
     seeds: int,
+    cases: int | None,
     control_cases: int,
     workers: int,
     *,
@@ -74,29 +92,38 @@ def faults(
     device: DeviceName | None,
     as_json: bool,
 ) -> None:
-    """Test this suite itself on wrong and right implementations that come with it.
+    """Test this suite itself on wrong and right implementations that come with it, or on your own.
 
     The wrong ones are planted faults, which the suite must catch. The right ones are controls, which
     it must never accuse. All rules search for each fault at once. Some faults exist only on a GPU;
-    without a GPU --backend they are listed as not run. An interrupt prints the results so far.
+    without a GPU --backend they are listed as not run. --catalogue takes implementations of your
+    own, whose docstrings say "Right: what it is." or "What is wrong (where). RULE: cause." An
+    interrupt prints the results so far.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError
     from ddp_invariants.proof import measure
-    from ddp_invariants.proof.catalogue import select
+    from ddp_invariants.proof.catalogue import Catalogue, all_entries, read
     from ddp_invariants.proof.detection import Detection
 
     detections: list[Detection] = []
     jobs: list[measure.FaultSearch] = []
     beyond: list[str] = []
+    known = Catalogue(())
     try:
-        entries, resolved = select(only), wanted(backend, device)
+        known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
+        entries, resolved = known.select(only), wanted(backend, device)
         beyond = [
             entry.name for entry in entries if entry.needs_device and resolved.device == "cpu"
         ]
         jobs = measure.searches(
-            [entry for entry in entries if entry.name not in beyond], seeds, control_cases
+            [entry for entry in entries if entry.name not in beyond],
+            seeds,
+            control_cases,
+            cases or 0,
         )
+        for sentence in known.unread:
+            click.echo(f"not read: {sentence}", err=True)
         if resolved.device != "cpu":
             with ranks(backend, device, measure.MAX_WORLD_SIZE):
                 pass  # Only to check that they can be had.
@@ -109,7 +136,7 @@ def faults(
             f"ddp-invariants: interrupted after {len(detections)} of {len(jobs)} searches", err=True
         )
     if as_json:
-        print_json(machine.detections(detections))
+        print_json(machine.detections(detections, known.unread))
     else:
         click.echo(report.table(detections))
     if beyond:

@@ -1,49 +1,47 @@
-"""The catalogue of planted faults and controls, read from the docstrings of `faults/`.
+"""Catalogues of wrong and right implementations: the package's own, and those of others.
 
-The controller imports no torch, but the planted implementations need torch. The record of a fault
+The controller imports no torch, but the implementations need torch. The record of an implementation
 is therefore its docstring, which is read without importing the module. `faults/__init__.py` fixes
-the form of these docstrings, and this module checks it.
+the form of these docstrings in the package's own catalogue.
 """
 
 import ast
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
+from ddp_invariants.proof.docstrings import Record, liberally, strictly
+from ddp_invariants.proof.parts import Definition, part_of
 
 PACKAGE = "ddp_invariants.faults"
 _FOLDER = Path(__file__).parents[1] / "faults"
-_CONTROL = re.compile(r"Right: (?P<description>.+)\.")
-_FAULT = re.compile(
-    r"(?P<description>.+) \((?P<source>(?:[^()]|\([^()]*\))+)\)\. "
-    r"(?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
-    r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
-)
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
 
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """One implementation of the catalogue.
+    """One implementation of a catalogue.
 
     Attributes:
-        module: The module of `faults/` that contains the implementation.
+        module: The module that contains the implementation: its path in the catalogue without
+            `.py`.
         style: The style of that module: the first line of its docstring.
         name: The name of the class or function.
         description: For a fault, what is wrong; for a control, what it is.
         source: The place where the fault really happened; empty for a control.
-        rule: The rule that must notice the fault; empty for a control, on which no rule may fail.
-        cause: Words of the cause that must be named; empty if the evidence shows none.
+        rules: The rules of which one must notice the fault; none for a control, on which no rule
+            may fail.
+        causes: Words of causes, of which one must be named; none if the evidence shows no cause.
         is_sampler: True for a sampler, False for a DDP.
-        other_rule, other_cause: A second rule and cause, for a fault that shows in two unrelated
-            ways.
+        trigger: The situation in which the fault shows, if the record names it.
+        docstring: The whole record.
+        file: The path of the module's file; empty for the package's own catalogue.
     """
 
     module: str
@@ -51,21 +49,37 @@ class CatalogueEntry:
     name: str
     description: str
     source: str = ""
-    rule: str = ""
-    cause: str = ""
+    rules: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
     is_sampler: bool = False
-    other_rule: str = ""
-    other_cause: str = ""
+    trigger: str = ""
+    docstring: str = ""
+    file: str = ""
 
     @property
     def target(self) -> str:
         """Return the name that `--ddp` or `--sampler` takes."""
+        if self.file:
+            return f"{self.file}:{self.name}"
         return f"{PACKAGE}.{self.module}:{self.name}" if self.module != "shipped" else self.name
+
+    @property
+    def rule(self) -> str:
+        """The first of the rules; empty for a control."""
+        return self.rules[0] if self.rules else ""
 
     @property
     def is_fault(self) -> bool:
         """True for a fault, False for a control."""
-        return bool(self.rule)
+        return bool(self.rules)
+
+    @property
+    def states_causes(self) -> bool:
+        """True if a missing cause means that none may be named.
+
+        It does in the package's own catalogue. Others may leave the cause out.
+        """
+        return bool(self.causes) or not self.file
 
     @property
     def needs_device(self) -> bool:
@@ -103,76 +117,161 @@ SHIPPED = tuple(
 """The controls that are not planted."""
 
 
-def select(names: Iterable[str]) -> list[CatalogueEntry]:
-    """Return the entries that have one of the names; all entries if there is no name.
+@dataclass(frozen=True)
+class Catalogue:
+    """A catalogue, as far as it could be read.
 
-    A name is that of an entry, of a module or of a rule that must notice the fault.
-
-    Raises:
-        CatalogueError: A name is none of these.
+    Attributes:
+        entries: Its implementations.
+        unread: A sentence for each file and each implementation that could not be read.
     """
-    entries, names = all_entries(), list(names)
-    known = [(entry.name, entry.module, entry.rule) for entry in entries]
-    for name in names:
-        if not any(name in about for about in known):
-            close = difflib.get_close_matches(name, {word for about in known for word in about}, 1)
-            raise CatalogueError(
-                f"--only {name}: the catalogue has no fault, control, module or rule of that "
-                "name" + (f"; did you mean {close[0]}?" if close else "")
-            )
-    return [
-        entry
-        for entry, about in zip(entries, known, strict=True)
-        if not names or set(names).intersection(about)
-    ]
+
+    entries: tuple[CatalogueEntry, ...]
+    unread: tuple[str, ...] = ()
+
+    def select(self, names: Iterable[str]) -> list[CatalogueEntry]:
+        """Return the entries that have one of the names; all entries if there is no name.
+
+        A name is that of an entry, of a module or of a rule that must notice the fault.
+
+        Raises:
+            CatalogueError: A name is none of these.
+        """
+        names = list(names)
+        known = [
+            (entry.name, entry.module, Path(entry.module).name, *entry.rules)
+            for entry in self.entries
+        ]
+        for name in names:
+            if not any(name in about for about in known):
+                words = {word for about in known for word in about}
+                close = difflib.get_close_matches(name, words, 1)
+                raise CatalogueError(
+                    f"--only {name}: the catalogue has no fault, control, module or rule of that "
+                    "name" + (f"; did you mean {close[0]}?" if close else "")
+                )
+        return [
+            entry
+            for entry, about in zip(self.entries, known, strict=True)
+            if not names or set(names).intersection(about)
+        ]
 
 
 @cache
 def all_entries() -> tuple[CatalogueEntry, ...]:
-    """Return all entries, by module and then in the order of the source.
+    """Return all entries of the package's catalogue, by module and in the order of the source.
 
     The controls that are not planted come last.
 
     Raises:
         CatalogueError: A docstring has another form, or names a rule that does not exist.
     """
-    modules = [path for path in sorted(_FOLDER.glob("*.py")) if not path.stem.startswith("_")]
-    return (*(entry for path in modules for entry in _of_module(path)), *SHIPPED)
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in _modules(_FOLDER)}
+    entries: list[CatalogueEntry] = []
+    for path, tree in trees.items():
+        records: list[tuple[Definition, Record]] = []
+        for node in _definitions(tree.body):
+            try:
+                records.append((node, strictly(ast.get_docstring(node) or "")))
+            except CatalogueError as error:
+                raise CatalogueError(f"{path.name}:{node.name}: {error}") from error
+        entries += _entries(path.stem, tree, records, _classes(trees.values()))
+    return (*entries, *SHIPPED)
 
 
-def _of_module(path: Path) -> list[CatalogueEntry]:
-    module = ast.parse(path.read_text(encoding="utf-8"))
-    style = (ast.get_docstring(module) or "").partition("\n")[0].rstrip(".")
-    entries = [
-        _entry(path, node, style)
-        for node in module.body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
-    ]
-    # A control names no rule: the faults of its module show if it is a sampler.
-    of_samplers = any(invariant_of(entry.rule) == "SHARD" for entry in entries)
-    return [replace(entry, is_sampler=of_samplers) for entry in entries]
+def read(path: Path) -> Catalogue:
+    """Read a catalogue that does not come with the package: a file, or a folder with its folders.
 
+    Names that begin with an underscore or a dot are left out.
 
-def _entry(path: Path, node: ast.ClassDef | ast.FunctionDef, style: str) -> CatalogueEntry:
-    text = " ".join((ast.get_docstring(node) or "").split())
-    control, fault = _CONTROL.fullmatch(text), _FAULT.fullmatch(text)
-    if control is not None:
-        return CatalogueEntry(path.stem, style, node.name, control["description"])
-    if fault is None:
+    Raises:
+        CatalogueError: There is no such file or folder, or no implementation in it has a record.
+    """
+    if not path.exists():
+        raise CatalogueError(f"--catalogue {path}: there is no such file or folder")
+    if path.is_file() and path.suffix != ".py":
+        raise CatalogueError(f"--catalogue {path}: expected a .py file or a folder")
+    root = path if path.is_dir() else path.parent
+    trees: dict[Path, ast.Module] = {}
+    unread: list[str] = []
+    for file in _modules(path):
+        try:
+            trees[file] = ast.parse(file.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError) as error:
+            unread.append(f"{file.relative_to(root)}: it cannot be read: {error}")
+    entries: list[CatalogueEntry] = []
+    classes = _classes(trees.values())
+    for file, tree in trees.items():
+        name = file.relative_to(root)
+        records: list[tuple[Definition, Record]] = []
+        for node in _definitions(tree.body):
+            try:
+                records.append((node, liberally(ast.get_docstring(node) or "")))
+            except CatalogueError as error:
+                unread.append(f"{name}:{node.name}: {error}")
+        found = _entries(name.with_suffix("").as_posix(), tree, records, classes)
+        entries += [replace(entry, file=str(file.resolve())) for entry in found]
+    if not entries:
         raise CatalogueError(
-            f"{path.name}:{node.name}: its docstring is {text!r}, expected 'Right: what it is.' or "
-            "'What is wrong (where it happened). RULE: words of the cause.'"
+            f"--catalogue {path}: no class or function there names a rule in its docstring"
+            + (f" ({unread[0]})" if unread else "")
         )
-    if fault["rule"] not in ALL_RULES:
-        raise CatalogueError(f"{path.name}:{node.name}: no rule is called {fault['rule']}")
-    return CatalogueEntry(
-        path.stem,
-        style,
-        node.name,
-        fault["description"],
-        fault["source"],
-        fault["rule"],
-        fault["cause"] or "",
-        other_rule=fault["other_rule"] or "",
-        other_cause=fault["other_cause"] or "",
-    )
+    return Catalogue(tuple(entries), tuple(unread))
+
+
+def _modules(path: Path) -> Iterator[Path]:
+    """Yield the files of a catalogue: the file itself, or the public modules of a folder."""
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*.py")):
+        if not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts):
+            yield file
+
+
+def _definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:
+    """Yield the public classes and functions of a module, also those that depend on a condition."""
+    for node in body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node
+        elif isinstance(node, ast.If | ast.Try):
+            yield from _definitions([*node.body, *node.orelse])
+
+
+def _classes(trees: Iterable[ast.Module]) -> dict[str, ast.ClassDef]:
+    """Return all classes of some modules by name."""
+    return {
+        node.name: node
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+
+
+def _entries(
+    module: str,
+    tree: ast.Module,
+    records: Sequence[tuple[Definition, Record]],
+    classes: Mapping[str, ast.ClassDef],
+) -> list[CatalogueEntry]:
+    """Return the entries of a module, each as the part of training that it is."""
+    style = (ast.get_docstring(tree) or "").partition("\n")[0].rstrip(".")
+    nearest = {**classes, **_classes([tree])}
+    parts = [part_of(node, record, nearest) for node, record in records]
+    # The faults of a module show what a control is that shows nothing by itself.
+    usual = "sampler" if "sampler" in parts and "ddp" not in parts else "ddp"
+    return [
+        CatalogueEntry(
+            module,
+            style,
+            node.name,
+            record.description,
+            record.source,
+            record.rules,
+            record.causes,
+            is_sampler=(part or usual) == "sampler",
+            trigger=record.trigger,
+            docstring=" ".join((ast.get_docstring(node) or "").split()),
+        )
+        for (node, record), part in zip(records, parts, strict=True)
+    ]

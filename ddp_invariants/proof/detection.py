@@ -10,7 +10,7 @@ from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.proof.catalogue import CatalogueEntry
 
-Diagnosis = Literal["right", "wrong", "unknown"]
+Diagnosis = Literal["right", "wrong", "unknown", "unstated"]
 DIAGNOSES: tuple[Diagnosis, ...] = get_args(Diagnosis)
 
 
@@ -62,15 +62,14 @@ class Detection:
     @property
     def is_right_rule(self) -> bool:
         """True if the rule that caught the fault is one that was expected."""
-        return self.is_caught and self.rule in (self.planted.rule, self.planted.other_rule)
+        return self.is_caught and self.rule in self.planted.rules
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """Return how the named cause compares with the planted one."""
-        if any(
-            words and words in (self.cause or self.failure_words)
-            for words in (self.planted.cause, self.planted.other_cause)
-        ):
+        """Return how the named cause compares with the planted one, which may not be stated."""
+        if not self.planted.states_causes:
+            return "unstated"
+        if any(words in (self.cause or self.failure_words) for words in self.planted.causes):
             return "right"
         return "wrong" if self.cause else "unknown"
 
@@ -78,10 +77,12 @@ class Detection:
 def from_plain(plain: dict[str, Any]) -> Detection:
     """Return the search that `report.machine.detection` wrote."""
     stored = {field.name: plain[field.name] for field in fields(Detection)}
+    planted = {**plain["planted"], "rules": tuple(plain["planted"]["rules"])}
+    planted["causes"] = tuple(planted["causes"])
     return Detection(
         **{
             **stored,
-            "planted": CatalogueEntry(**plain["planted"]),
+            "planted": CatalogueEntry(**planted),
             "failed": tuple(plain["failed"]),
             "needs": tuple(plain["needs"]),
         }
@@ -99,7 +100,7 @@ class Summary:
         cases, own, seconds: Medians until the first failure: of all cases, of the cases of its
             kind, and of the time.
         smallest: The search with the smallest case.
-        causes: How often the named cause was right, wrong or unknown.
+        causes: How often the named cause was right, wrong or unknown, or nothing to compare with.
     """
 
     named: str
@@ -208,7 +209,7 @@ class Totals:
         searches: Searches for planted faults.
         caught: Of these, searches in which any rule failed.
         right_rule: Of these, searches in which the expected rule failed.
-        right, wrong, unknown: Of those caught, the searches by named cause.
+        right, wrong, unknown, unstated: Of those caught, the searches by named cause.
         median_cases: Cases drawn until the first failure, over the searches that caught a fault.
         median_seconds: The same in seconds.
         control_cases: Cases judged on controls.
@@ -221,6 +222,7 @@ class Totals:
     right: int = 0
     wrong: int = 0
     unknown: int = 0
+    unstated: int = 0
     median_cases: float = 0.0
     median_seconds: float = 0.0
     control_cases: int = 0
@@ -241,6 +243,7 @@ def totals(detections: Iterable[Detection]) -> Totals:
         causes["right"],
         causes["wrong"],
         causes["unknown"],
+        causes["unstated"],
         median(search.cases for search in caught) if caught else 0.0,
         median(search.seconds for search in caught) if caught else 0.0,
         sum(search.cases for search in controls),

@@ -20,6 +20,7 @@ from ddp_invariants.discovery.probe import of_ddp
 from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope, UnderTest
+from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
@@ -52,11 +53,20 @@ class FaultSearch:
 def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     """Search for a failure of an implementation.
 
+    An implementation that cannot be tested ends its own search only.
+
     Args:
         pool: The ranks.
         fault_search: The implementation under test, and the size of the search.
         store: Folder for violations.
     """
+    try:
+        return _searched(pool, fault_search, store)
+    except (LoadFailure, HarnessError) as error:
+        return Detection(fault_search.planted, fault_search.seed, 0, reason=str(error))
+
+
+def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     planted, seed = fault_search.planted, fault_search.seed
     # A fault is known to be wrong, so its hangs need no long wait; a control may only be slow.
     pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
@@ -119,7 +129,7 @@ def _discovered(pool: Pool, ddp: Ddp) -> Discovery:
 
 
 def searches(
-    entries: Sequence[CatalogueEntry], seeds: int, control_cases: int
+    entries: Sequence[CatalogueEntry], seeds: int, control_cases: int, cases: int = 0
 ) -> list[FaultSearch]:
     """Return the searches for faults, and those on controls.
 
@@ -128,12 +138,15 @@ def searches(
         seeds: Searches for each fault, each with its own seed.
         control_cases: Cases of all controls together. Each control gets one search, so that no case
             is drawn twice.
+        cases: The largest number of cases of a search for a fault; 0 for as many as a session
+            draws.
     """
     controls = [entry for entry in entries if not entry.is_fault]
     share = -(-control_cases // max(len(controls), 1))
     # Seed by seed, so that an interrupted run has results for all faults.
+    faults = [entry for entry in entries if entry.is_fault]
     return [
-        *(FaultSearch(entry, seed) for seed in range(seeds) for entry in entries if entry.is_fault),
+        *(FaultSearch(entry, seed, cases) for seed in range(seeds) for entry in faults),
         *(FaultSearch(control, 0, share) for control in controls if share),
     ]
 

@@ -9,7 +9,7 @@ from ddp_invariants.search.messages import labelled
 
 
 def table(detections: Sequence[Detection]) -> str:
-    """Return the table of planted faults, the remarks on controls, and the totals.
+    """Return the table of faults, the faults that escaped, remarks on controls, and the totals.
 
     Each row sums up a fault's searches. It has the rule that must fail, and the rules named for the
     smallest case and for the first failing one. Then come three medians, the smallest case, and the
@@ -38,7 +38,7 @@ def table(detections: Sequence[Detection]) -> str:
         added = summary(group)
         rows.add_row(
             f"  {escape(fault.name)}",
-            fault.rule,
+            " or ".join(fault.rules),
             added.named,
             added.first_rule,
             added.cases,
@@ -51,6 +51,7 @@ def table(detections: Sequence[Detection]) -> str:
         [
             *(table_lines(rows) if rows.rows else []),
             "",
+            *_escapes(detections),
             *_of_controls(detections),
             *_sum(totals(detections)),
         ]
@@ -75,8 +76,26 @@ def _grouped(detections: Iterable[Detection]) -> list[tuple[CatalogueEntry, list
     groups: dict[CatalogueEntry, list[Detection]] = {}
     for detection in sorted(detections, key=lambda detection: detection.seed):
         groups.setdefault(detection.planted, []).append(detection)
-    order = all_entries()
-    return sorted(groups.items(), key=lambda group: order.index(group[0]))
+    shipped = {entry: number for number, entry in enumerate(all_entries())}
+    # The catalogue of another folder is in the order of its modules and names.
+    return sorted(
+        groups.items(),
+        key=lambda group: (shipped.get(group[0], -1), group[0].module, group[0].name),
+    )
+
+
+def _escapes(detections: Iterable[Detection]) -> list[str]:
+    """Return the faults that were not caught, each with its record."""
+    return [
+        labelled(
+            "not judged" if escaped.reason else "escaped",
+            f"{escaped.planted.module}.py:{escaped.planted.name} (seed {escaped.seed}): "
+            f"{' '.join(escaped.reason.split()) or f'no violation in {escaped.cases} cases'}; "
+            f"its docstring: {escaped.planted.docstring}",
+        )
+        for escaped in detections
+        if escaped.planted.is_fault and not escaped.is_caught
+    ]
 
 
 def _of_controls(detections: Iterable[Detection]) -> list[str]:
@@ -92,7 +111,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
                     f"{detection.case}",
                 )
             )
-        if detection.reason:
+        if detection.reason and not detection.planted.is_fault:
             lines.append(
                 labelled(
                     "inconclusive",
@@ -115,6 +134,7 @@ def _sum(total: Totals) -> list[str]:
             f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
             "with a wrong one, "
             f"{total.unknown} with none"
+            + (f", {total.unstated} whose record states none" if total.unstated else "")
         ),
         (
             f"median until the first counterexample: {total.median_cases:.0f} cases, "

@@ -169,8 +169,13 @@ def recording(path: Path, head: "Head") -> dict[str, Any]:
     }
 
 
-def detections(searches: Sequence[Detection]) -> dict[str, Any]:
-    """Return the results of the searches for planted faults, with all details."""
+def detections(searches: Sequence[Detection], unread: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the results of the searches for planted faults, with all details.
+
+    Args:
+        searches: The results.
+        unread: A sentence for each part of the catalogue that could not be read.
+    """
     rows = [
         {
             **asdict(detection),
@@ -185,4 +190,5 @@ def detections(searches: Sequence[Detection]) -> dict[str, Any]:
         "torch": version("torch"),
         "totals": totals(searches),
         "searches": rows,
+        "unread": list(unread),
     }

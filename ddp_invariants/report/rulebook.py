@@ -102,7 +102,7 @@ def explain(name: str) -> RuleExplanation:
         tuple(
             CaughtFault(candidate.name, candidate.description)
             for candidate in all_entries()
-            if rule.id in (candidate.rule, candidate.other_rule)
+            if rule.id in candidate.rules
         ),
         f"{file.relative_to(_PACKAGE)}:{lines}",
         _properties().get(_plain(rule.id), ""),

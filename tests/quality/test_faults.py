@@ -17,7 +17,7 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof import catalogue
-from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries, select
+from ddp_invariants.proof.catalogue import Catalogue, CatalogueEntry, all_entries
 from ddp_invariants.proof.measure import FaultSearch, search
 from ddp_invariants.records.verdict import Inconclusive, Violation, violation_class
 from ddp_invariants.search import search as searches
@@ -116,6 +116,7 @@ def test_a_docstring_that_is_no_record_is_refused(
 
 def test_entries_are_chosen_by_name_module_or_rule() -> None:
     """Entries are chosen by name, module or rule; an unknown name is refused with a suggestion."""
+    select = Catalogue(all_entries()).select
     assert select([]) == list(all_entries())
     assert {entry.name for entry in select(["NoWait"])} == {"NoWait"}
     assert {entry.rule for entry in select(["COMM-3"])} == {"COMM-3"}

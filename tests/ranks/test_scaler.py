@@ -23,7 +23,7 @@ from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import balls
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.proof.catalogue import CatalogueEntry, select
+from ddp_invariants.proof.catalogue import Catalogue, CatalogueEntry, all_entries
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.records.verdict import NotJudged, violation_class
 from ddp_invariants.search.strategies import cases_for
@@ -354,7 +354,7 @@ def test_a_fault_beside_a_scaler_is_caught(make_trial: TrialMaker, name: str, wo
 
 @pytest.mark.parametrize(
     "control",
-    [entry for entry in select(["scaled"]) if not entry.is_fault],
+    [entry for entry in Catalogue(all_entries()).select(["scaled"]) if not entry.is_fault],
     ids=lambda entry: entry.name,
 )
 def test_an_optimizer_that_sees_to_scaling_is_not_accused(

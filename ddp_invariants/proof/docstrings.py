@@ -1,0 +1,150 @@
+"""Records in docstrings: what an implementation of a catalogue says about itself.
+
+`faults/__init__.py` fixes one form for the package's own catalogue, and `strictly` insists on it.
+`liberally` reads the catalogues of others. It needs only the id of a rule, or the word `Right:`.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ddp_invariants.errors import CatalogueError
+from ddp_invariants.invariants import ALL_RULES
+
+Part = Literal["ddp", "sampler", ""]
+"""The part of training that an implementation is; "" if nothing says so."""
+
+_CONTROL = re.compile(r"Right: (?P<description>.+)\.")
+_FAULT = re.compile(
+    r"(?P<description>.+) \((?P<source>(?:[^()]|\([^()]*\))+)\)\. "
+    r"(?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
+    r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
+)
+_INVARIANTS = "|".join(sorted({rule.invariant for rule in ALL_RULES.values()}))
+_RULE = re.compile(rf"\b(?:({_INVARIANTS})[-_]?|((?i:{_INVARIANTS}))-)(\d+)\b")
+_WORDS = re.compile(r"\s*:\s*(?P<words>.+?)(?:;|\.(?=\s|$)|,?\s+or$|$)")
+_LABEL = re.compile(r"(?i)(?:^|(?<=[.;\n])|(?<=[.;)] ))\s*(trigger|triggers|cause)\s*:\s*")
+_RIGHT = re.compile(r"(?i)right\s*:\s*(?P<description>.*)", re.DOTALL)
+_PART = re.compile(r"(?im)(?:^|[.;:]\s)\s*(?:part:\s*)?(ddp|wrapper|sampler)\s*(?:\.(?=\s|$)|$)")
+_SOURCE = re.compile(r"\((?P<source>(?:[^()]|\([^()]*\))+)\)\s*(?:[.:]|$)")
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of one implementation.
+
+    Attributes:
+        description: For a fault, the error; for a control, what the implementation is.
+        source: Where the error really happened; empty if the record does not say so.
+        rules: The rules of which one must notice the fault; none for a control.
+        causes: Words of the causes that must be named, of any of the rules.
+        trigger: The situation in which the fault shows; empty if the record does not say so.
+        part: The part of training that the record names; "" if it names none.
+    """
+
+    description: str
+    source: str = ""
+    rules: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    trigger: str = ""
+    part: Part = ""
+
+
+def strictly(docstring: str) -> Record:
+    """Read a docstring of the package's own form.
+
+    Raises:
+        CatalogueError: The docstring has another form, or names a rule that does not exist.
+    """
+    text = " ".join(docstring.split())
+    control, fault = _CONTROL.fullmatch(text), _FAULT.fullmatch(text)
+    if control is not None:
+        return Record(control["description"])
+    if fault is None:
+        raise CatalogueError(
+            f"its docstring is {text!r}, expected 'Right: what it is.' or 'What is wrong (where it "
+            "happened). RULE: words of the cause.'"
+        )
+    if fault["rule"] not in ALL_RULES:
+        raise CatalogueError(f"no rule is called {fault['rule']}")
+    rules, causes = (fault["rule"], fault["other_rule"]), (fault["cause"], fault["other_cause"])
+    return Record(
+        fault["description"],
+        fault["source"],
+        tuple(rule for rule in rules if rule),
+        tuple(cause for cause in causes if cause),
+    )
+
+
+def liberally(docstring: str) -> Record:
+    """Read a docstring of any form that says `Right:` first, or names a rule.
+
+    Raises:
+        CatalogueError: The docstring does neither.
+    """
+    try:
+        return replace(strictly(docstring), part=_part_of(docstring))
+    except CatalogueError:
+        pass  # Another form, which the rest reads.
+    part = _part_of(docstring)
+    right = _RIGHT.match(docstring.strip())
+    if right is not None:
+        return Record(" ".join(right["description"].split()).rstrip("."), part=part)
+    text, labelled = _without_labels(docstring)
+    found = list(_RULE.finditer(text)) or list(_RULE.finditer(docstring))
+    named = [_id(match) for match in found]
+    rules = tuple(dict.fromkeys(rule for rule in named if rule in ALL_RULES))
+    if not rules:
+        raise CatalogueError(
+            f"no rule is called {named[0]}"
+            if named
+            else "its docstring names no rule and does not begin with 'Right:'"
+        )
+    words = (_WORDS.match(text, match.end()) for match in found)
+    causes = [match["words"].strip() for match in words if match is not None]
+    source = _SOURCE.search(text)
+    return Record(
+        _description(text),
+        source["source"] if source is not None and not _RULE.search(source["source"]) else "",
+        rules,
+        tuple(filter(None, [*causes, labelled.get("cause", "")])),
+        labelled.get("trigger", ""),
+        part,
+    )
+
+
+def _id(match: re.Match[str]) -> str:
+    """Return the id of a matched rule, in the spelling of the table of rules."""
+    return f"{(match[1] or match[2]).upper()}-{int(match[3])}"
+
+
+def _part_of(docstring: str) -> Part:
+    """Return the part of training that a sentence of one word names."""
+    named = _PART.search(docstring)
+    if named is None:
+        return ""
+    return "sampler" if named[1].lower() == "sampler" else "ddp"
+
+
+def _without_labels(docstring: str) -> tuple[str, dict[str, str]]:
+    """Return the text of a docstring, and the text of its labelled sentences by their labels.
+
+    A labelled sentence such as `Trigger: …` ends with its paragraph, or before the next label.
+    """
+    rest: list[str] = []
+    labelled: dict[str, str] = {}
+    for paragraph in re.split(r"\n\s*\n", docstring):
+        text, *pieces = _LABEL.split(" ".join(paragraph.split()))
+        rest.append(text)
+        for label, words in zip(pieces[::2], pieces[1::2], strict=True):
+            labelled[label.lower().removesuffix("s")] = words.strip().rstrip(".")
+    return "\n".join(rest).strip(), labelled
+
+
+def _description(text: str) -> str:
+    """Return the part of a text before the first rule, or the text after the rule if it is first."""
+    rule = _RULE.search(text)
+    before = text[: rule.start()] if rule is not None else text
+    if not before.strip(" (:.-"):
+        before = text[rule.end() :] if rule is not None else text
+    return " ".join(before.split()).strip(" (:.-;")

@@ -1,0 +1,202 @@
+"""Tests of catalogues that do not come with the package."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from conftest import HELPERS, ROOT
+from ddp_invariants.cli import main
+from ddp_invariants.errors import CatalogueError
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.proof.catalogue import all_entries, read
+from ddp_invariants.proof.docstrings import liberally
+from ddp_invariants.proof.measure import FaultSearch, search, searches
+
+ELSEWHERE = HELPERS / "elsewhere"
+
+
+def test_a_copy_of_the_packages_catalogue_is_read_as_the_original() -> None:
+    """Entries, rules, causes and parts are the same; only the files' names are others."""
+    copied = read(ROOT / "ddp_invariants" / "faults")
+    shipped = [entry for entry in all_entries() if entry.module != "shipped"]
+    assert not copied.unread
+    assert len(copied.entries) == len(shipped)
+    for entry, original in zip(
+        sorted(copied.entries, key=lambda entry: (entry.module, entry.name)),
+        sorted(shipped, key=lambda entry: (entry.module, entry.name)),
+        strict=True,
+    ):
+        assert {**vars(entry), "file": ""} == vars(original)
+
+
+@pytest.mark.parametrize(
+    ("docstring", "rules", "causes", "trigger"),
+    [
+        ("Wrong (pytorch#1). GRAD-2: a cause.", ("GRAD-2",), ("a cause",), ""),
+        ("GRAD-2", ("GRAD-2",), (), ""),
+        ("Wrong. GRAD-2 or PARAM-3.", ("GRAD-2", "PARAM-3"), (), ""),
+        ("Wrong. grad-2, or param-3: never done", ("GRAD-2", "PARAM-3"), ("never done",), ""),
+        ("Wrong. GRAD2: a cause; or COMM-1: another.", ("GRAD-2", "COMM-1"), None, ""),
+        ("Wrong. GRAD-2. Trigger: clipping, as of GRAD-3.", ("GRAD-2",), (), "clipping, as of GRAD-3"),
+        ("Wrong.\n\nIt violates GRAD-2: a cause.\n\nTrigger: two\n  steps.", ("GRAD-2",), ("a cause",), "two steps"),
+        ("Rule: GRAD-2. Cause: a sum. Triggers: none.", ("GRAD-2",), ("a sum",), "none"),
+        ("Wrong since 2.13 (UTF-8, sha-1). SHARD-2, not SHARD-99.", ("SHARD-2",), (), ""),
+        ("Right: as it should be", (), (), ""),
+    ],
+)  # fmt: skip
+def test_only_the_rule_of_a_record_is_needed(
+    docstring: str, rules: tuple[str, ...], causes: tuple[str, ...] | None, trigger: str
+) -> None:
+    """Source, cause and trigger may be missing, and a record may have several rules."""
+    record = liberally(docstring)
+    assert record.rules == rules
+    assert record.causes == (("a cause", "another") if causes is None else causes)
+    assert record.trigger == trigger
+
+
+def test_what_has_no_record_is_named_and_stops_nothing(tmp_path: Path) -> None:
+    """An unknown rule, a missing docstring and a file with an error each cost one sentence."""
+    (tmp_path / "broken.py").write_text("def f(:\n", encoding="utf-8")
+    (tmp_path / "fine.py").write_text(
+        'from somewhere import Other\n\nclass A:\n    """Wrong. GRAD-2."""\n\n'
+        "class B:\n    pass\n\nclass C:\n    '''GRAD-99.'''\n\nclass _D:\n    pass\n",
+        encoding="utf-8",
+    )
+    catalogue = read(tmp_path)
+    assert [entry.name for entry in catalogue.entries] == ["A"]
+    broken, nameless, unknown = catalogue.unread
+    assert broken.startswith("broken.py: it cannot be read: invalid syntax")
+    assert nameless.startswith("fine.py:B: its docstring names no rule")
+    assert unknown == "fine.py:C: no rule is called GRAD-99"
+    assert read(tmp_path / "fine.py").entries == catalogue.entries
+
+
+def test_the_part_of_an_entry_shows_in_its_class() -> None:
+    """A class is a sampler if it iterates, also by a base of another file, or if it says so."""
+    parts = {entry.name: entry.is_sampler for entry in read(ELSEWHERE).entries}
+    assert parts == {
+        "EachGradient": False,
+        "TakesTurns": True,
+        "TakesAll": True,
+        "ForgetsToDivide": False,
+        "DividesByTwo": False,
+        "CannotBeBuilt": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "is_sampler"),
+    [
+        ('class A(DistributedSampler):\n    """Right: a sampler."""', True),
+        ('class A(nn.Module):\n    """Right: a DDP."""\n    def __iter__(self): ...', False),
+        ('def a(dataset, rank):\n    """Right: a function."""', True),
+        ('def a(module):\n    """Right: a function."""', False),
+        ('class A:\n    """Right: unclear. Sampler."""', True),
+        ('class A:\n    """Wrong. LIVE-1."""\n    def set_epoch(self, epoch): ...', True),
+        ('class A:\n    """Wrong. GRAD-2."""\n    def __iter__(self): ...', False),
+    ],
+)
+def test_the_part_is_decided_for_each_entry(
+    tmp_path: Path,
+    source: str,
+    is_sampler: bool,
+) -> None:
+    """The word decides first, then the rules, then the class or function."""
+    (tmp_path / "odd.py").write_text(source, encoding="utf-8")
+    (entry,) = read(tmp_path).entries
+    assert entry.is_sampler is is_sampler
+
+
+def test_a_path_without_a_catalogue_is_a_usage_error(tmp_path: Path) -> None:
+    """A missing path, a file of another kind and an empty folder end in one sentence."""
+    (tmp_path / "notes.txt").write_text("GRAD-2", encoding="utf-8")
+    for path, words in (
+        (tmp_path / "nowhere", "there is no such file or folder"),
+        (tmp_path / "notes.txt", "expected a .py file or a folder"),
+        (tmp_path, "no class or function there names a rule"),
+    ):
+        with pytest.raises(CatalogueError, match=words):
+            read(path)
+        done = CliRunner().invoke(main, ["faults", "--catalogue", str(path)])
+        assert done.exit_code == 64
+        assert words in done.output
+
+
+def test_names_are_chosen_from_the_given_catalogue() -> None:
+    """A name, a module or a rule of the given catalogue; another catalogue's name is unknown."""
+    catalogue = read(ELSEWHERE)
+    assert [entry.name for entry in catalogue.select(["PARAM-3"])] == ["ForgetsToDivide"]
+    assert len(catalogue.select(["samplers"])) == 2
+    with pytest.raises(CatalogueError, match="--only NoWait: the catalogue has no"):
+        catalogue.select(["NoWait"])
+
+
+def test_faults_of_another_folder_are_caught_there(pool: Pool, tmp_path: Path) -> None:
+    """Modules import their siblings, relative and not; what cannot be wrapped is not judged."""
+    jobs = searches(read(ELSEWHERE).entries, seeds=1, control_cases=20, cases=60)
+    done = {job.planted.name: search(pool, job, tmp_path) for job in jobs}
+    assert {name for name, detection in done.items() if detection.is_caught} == {
+        "ForgetsToDivide",
+        "DividesByTwo",
+        "TakesAll",
+    }
+    assert done["ForgetsToDivide"].is_right_rule
+    assert done["ForgetsToDivide"].diagnosis == "right"
+    assert done["DividesByTwo"].diagnosis == "unstated"
+    assert done["TakesAll"].rule == "SHARD-3"
+    assert "is no wrapper, or it needs arguments" in done["CannotBeBuilt"].reason
+
+
+def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_path: Path) -> None:
+    """A right implementation takes them all."""
+    for name in ("EachGradient", "TakesTurns"):
+        (control,) = read(ELSEWHERE).select([name])
+        assert search(pool, FaultSearch(control, 0, 33), tmp_path).cases == 33
+
+
+def test_nothing_of_a_catalogue_runs_in_the_controller(tmp_path: Path) -> None:
+    """A module that must not be imported is read."""
+    (tmp_path / "loud.py").write_text(
+        'raise SystemExit("imported")\n\nclass A:\n    """Wrong. GRAD-2."""\n', encoding="utf-8"
+    )
+    assert [entry.name for entry in read(tmp_path).entries] == ["A"]
+
+
+def test_the_command_lists_escapes_with_their_docstrings(tmp_path: Path) -> None:
+    """A right implementation that is called wrong escapes; the status is 1."""
+    (tmp_path / "calm.py").write_text(
+        "from ddp_invariants.reference.ddp import DistributedDataParallel\n\n"
+        "class Calm(DistributedDataParallel):\n"
+        '    """Nothing is wrong. GRAD-2: it is calm."""\n',
+        encoding="utf-8",
+    )
+    done = CliRunner().invoke(
+        main, ["faults", "--catalogue", str(tmp_path), "--cases", "5", "--workers", "1"]
+    )
+    assert done.exit_code == 1
+    assert "escaped" in done.stdout
+    text = " ".join(done.stdout.split())
+    assert (
+        "calm.py:Calm (seed 0): no violation in 5 cases; its docstring: Nothing is wrong. GRAD-2: "
+        "it is calm." in text
+    )
+
+
+def test_json_names_the_unread(tmp_path: Path) -> None:
+    """The JSON has the rules of an entry, and a sentence for each entry that was not read."""
+    source = (ELSEWHERE / "deep" / "samplers.py").read_text(encoding="utf-8")
+    (tmp_path / "samplers.py").write_text(
+        source + "\n\ndef loose() -> None:\n    pass\n", encoding="utf-8"
+    )
+    done = CliRunner().invoke(
+        main,
+        ["faults", "--catalogue", str(tmp_path), "--only", "TakesAll", "--cases", "40", "--json"],
+    )
+    plain = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert plain["searches"][0]["planted"]["rules"] == ["SHARD-3"]
+    assert plain["unread"] == [
+        "samplers.py:loose: its docstring names no rule and does not begin with 'Right:'"
+    ]
