@@ -388,8 +388,9 @@ import pytest
 def pytest_configure(config):
     from ddp_invariants.discovery import probe
     from ddp_invariants.processes import pool
-    from ddp_invariants.search import runner
+    from ddp_invariants.search import runner, search
     runner.HUNG_DEADLINE = probe.HUNG_PATIENCE = 0.7
+    search.SHRINK_SECONDS = 2.0
     pool.Pool.__init__.__defaults__ = (1.0, *pool.Pool.__init__.__defaults__[1:])
 """
 RUNS = [

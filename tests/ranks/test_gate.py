@@ -8,10 +8,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -20,6 +18,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
+from lent import LentHosts
 from probed import Discover
 from upgrades import ALTERATIONS, compared, interpreter
 
@@ -470,12 +469,8 @@ def command(
     For this interpreter, the command uses the hosts at hand. Differences are shrunk in few runs.
     """
 
-    def hosts(python: str) -> AbstractContextManager[Any]:
-        return (
-            nullcontext(SimpleNamespace(addresses=host_addresses))
-            if python == sys.executable
-            else Hosts(python)
-        )
+    def hosts(python: str) -> LentHosts | Hosts:
+        return LentHosts(host_addresses) if python == sys.executable else Hosts(python)
 
     def given(*words: str) -> subprocess.CompletedProcess[str]:
         done = CliRunner().invoke(main, words)

@@ -8,20 +8,20 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from lent import LentHosts
 
 from conftest import Run, fault_of
 from ddp_invariants import cli
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, LossScale, Optimizer, Perturbation, Poison, Unused
+from ddp_invariants.cli import pool as cli_pool
 from ddp_invariants.cli import violations
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import CaseError, ExportError
@@ -737,9 +737,8 @@ Command = Callable[..., Any]
 def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Command:
     """Return a function that runs the command line in a folder, on the hosts at hand."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        violations, "Hosts", lambda: nullcontext(SimpleNamespace(addresses=host_addresses))
-    )
+    for module in (violations, cli_pool):
+        monkeypatch.setattr(module, "Hosts", lambda: LentHosts(host_addresses))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return lambda *words: CliRunner().invoke(cli.main, words)
 
