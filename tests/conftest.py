@@ -6,10 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from probed import Discover, remembering
+from xdist.scheduler import (  # type: ignore[import-untyped]  # it has no marker of types
+    LoadScopeScheduling,
+)
 
 from ddp_invariants import faults
 from ddp_invariants.discovery.scope import Scope, UnderTest
@@ -26,6 +30,32 @@ settings.register_profile(
     "unhurried", settings.get_profile(settings.get_current_profile_name()), deadline=None
 )
 settings.load_profile("unhurried")
+
+WHOLE = (
+    "tests/quality/test_hostile.py",
+    "tests/ranks/test_cluster.py",
+    "tests/ranks/test_pool.py",
+    "tests/ranks/test_simulated_collectives.py",
+    "tests/snapshots/test_package.py",
+    "tests/snapshots/test_page.py",
+)
+"""Files whose tests share hosts, a wheel or a browser: two workers would make each of them twice."""
+
+
+class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # the same
+    """A scheduler that gives a whole file of `WHOLE` to one worker, and other tests one by one.
+
+    The whole files come first, so that no worker is alone with one of them at the end.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file in WHOLE else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | None:
+    """Return this suite's scheduler, unless the user names another one."""
+    return Scheduler(config, log) if config.getvalue("dist") == "load" else None
 
 
 def fault_of(name: str) -> str:
