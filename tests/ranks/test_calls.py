@@ -13,7 +13,7 @@ from ddp_invariants.situations.call_shape import CallShape, InputForm, OutputFor
 
 CASE = TrainingCase(
     Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))),
-    steps=2,
+    steps=9,
     data=Data(samples=12, batch_size=3),
 )
 FORMS = (
