@@ -99,6 +99,7 @@ class TrainingCase(Situated, Strict):
         one_of("loss", self.loss, Loss)
         between("log2_scale", self.log2_scale, -30, 30)
         between("seed", self.seed, 0, 2**31 - 1)
+        between("data.seed", self.data.seed, 0, 2**31 - 1)
         require(
             self.bucket_cap is None or self.bucket_cap >= 1,
             "bucket_cap",

@@ -46,7 +46,7 @@ class Data(Strict):
         batch_size: Samples per rank and step, B.
         shuffle: True if the sampler permutes the dataset by (seed, epoch).
         drop_last: True if the sampler drops the tail instead of padding it.
-        seed: The sampler's seed.
+        seed: The sampler's seed. Only a sampler that is asked alone gets a negative or a large one.
     """
 
     samples: int = 2
@@ -58,7 +58,7 @@ class Data(Strict):
     def __post_init__(self) -> None:
         between("samples", self.samples, 0, 1_000_000)
         between("batch_size", self.batch_size, 1, 4096)
-        between("seed", self.seed, 0, 2**31 - 1)
+        between("seed", self.seed, -(2**63), 2**63 - 1)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from typing import Literal
 from ddp_invariants.cases.fields import Strict, between, require
 from ddp_invariants.cases.program import Data
 
+ENOUGH = 30
+"""Equal pairs of epochs or seeds in a row that exclude chance: 2**-30 is below 1e-9."""
+
 
 @dataclass(frozen=True)
 class ShardCase(Strict):
@@ -25,6 +28,7 @@ class ShardCase(Strict):
             the rank that saved it alone.
         workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
             sampler; 0 for none.
+        seed_step: The distance of another seed, whose order is compared.
     """
 
     world_size: int = 2
@@ -34,14 +38,16 @@ class ShardCase(Strict):
     saved_after: int | None = None
     resumed_by: int | None = None
     workers: int = 0
+    seed_step: int = 1
     kind: Literal["shard"] = "shard"
 
     def __post_init__(self) -> None:
         between("world_size", self.world_size, 1, 4096)
         require(len(self.epochs) > 0, "epochs", self.epochs, "at least one epoch")
         for index, epoch in enumerate(self.epochs):
-            between(f"epochs[{index}]", epoch, 0, 2**31 - 1)
+            between(f"epochs[{index}]", epoch, 0, 2**31)
         between("workers", self.workers, 0, 16)
+        between("seed_step", self.seed_step, 1, 2**32)
         require(
             self.resumed_by is None or self.saved_after is not None,
             "resumed_by",
@@ -55,3 +61,9 @@ class ShardCase(Strict):
             self.saved_after,
             "null or batches from 1",
         )
+
+    @property
+    def other_seed(self) -> int:
+        """Another seed of the same sign; a few seeds after it are within 64 bits, too."""
+        seed, step = self.data.seed, self.seed_step
+        return seed - step if seed < 0 or seed > 2**62 else seed + step

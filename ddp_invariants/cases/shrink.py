@@ -17,6 +17,9 @@ from ddp_invariants.errors import CaseError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+_FEW = 40
+"""Numbers below this one are all tried; between larger ones, the steps halve."""
+
 Plan = TypeVar("Plan", bound="DataclassInstance")
 
 
@@ -105,9 +108,9 @@ def simpler_each(
 
 
 def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
-    for world_size in range(1, case.world_size):
+    for world_size in _smaller(case.world_size, 1):
         yield replace(case, world_size=world_size)
-    for samples in range(case.data.samples):
+    for samples in _smaller(case.data.samples, 0):
         yield replace(case, data=replace(case.data, samples=samples))
     for data in simpler_fields(case.data, Data(samples=case.data.samples)):
         yield replace(case, data=data)
@@ -115,6 +118,8 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield from (
             replace(case, epochs=case.epochs[:count]) for count in range(1, len(case.epochs))
         )
+    if case.seed_step != 1:
+        yield replace(case, seed_step=1)
     for workers in range(case.workers):
         yield replace(case, workers=workers)
     if case.saved_after is not None:
@@ -122,6 +127,16 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield from (replace(case, saved_after=count) for count in range(1, case.saved_after))
         others = () if case.resumed_by is None else (None, *range(1, case.resumed_by))
         yield from (replace(case, resumed_by=world_size) for world_size in others)
+
+
+def _smaller(number: int, least: int) -> Iterator[int]:
+    """Yield smaller numbers: all the smallest ones, and then ever closer ones."""
+    few = min(number, least + _FEW)
+    yield from range(least, few)
+    gap = number
+    while (gap := gap // 2) > 0:
+        if number - gap >= few:
+            yield number - gap
 
 
 def simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:

@@ -10,6 +10,9 @@ SAMPLING: dict[str, frozenset[str]] = {
     "resume": frozenset(),
     "elastic": frozenset({"another world size"}),
     "workers": frozenset(),
+    "large_seed": frozenset(),
+    "negative_seed": frozenset(),
+    "large_epoch": frozenset(),
 }
 """The conditions of rules about samplers that only a sampler with a capability can meet."""
 

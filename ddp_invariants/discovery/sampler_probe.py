@@ -21,6 +21,9 @@ SAMPLER_CASES = {
     "resume": ShardCase(world_size=2, data=Data(samples=8), saved_after=2),
     "elastic": ShardCase(world_size=2, data=Data(samples=12), saved_after=2, resumed_by=3),
     "workers": ShardCase(world_size=2, data=Data(samples=9), workers=2),
+    "large_seed": ShardCase(data=Data(samples=8, shuffle=True, seed=2**63 - 1), epochs=(0, 1)),
+    "negative_seed": ShardCase(data=Data(samples=8, shuffle=True, seed=-1), epochs=(0, 1)),
+    "large_epoch": ShardCase(data=Data(samples=8, shuffle=True), epochs=(0, 2**31)),
 }
 
 

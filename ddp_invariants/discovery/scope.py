@@ -124,9 +124,11 @@ class Scope:
         n = max(n, 0 if self.has("no_samples") else 1)
         n = max(n, 0 if self.has("short") or n == 0 else w)
         n = n if self.has("uneven") else w * -(-n // w)
+        seed = abs(data.seed) if not self.has("negative_seed") else data.seed
         data = replace(
             data,
             samples=n,
+            seed=seed % 2**31 if not self.has("large_seed") and abs(seed) >= 2**31 else seed,
             shuffle=data.shuffle and self.has("shuffle"),
             drop_last=data.drop_last and self.has("drop_last"),
         )
@@ -134,6 +136,9 @@ class Scope:
             case,
             world_size=w,
             data=data,
+            epochs=tuple(
+                epoch if self.has("large_epoch") else min(epoch, 2**16) for epoch in case.epochs
+            ),
             saved_after=case.saved_after if self.has("resume") else None,
             resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
             workers=case.workers if self.has("workers") else 0,

@@ -261,6 +261,9 @@ CAPABILITIES: dict[str, str] = {
     "no_samples": "an empty dataset",
     "workers": "an iterable that divides a rank's samples among the workers of a DataLoader",
     "elastic": "a state that another number of ranks resumes from",
+    "large_seed": "a sampler's seed of up to 63 bits",
+    "negative_seed": "a sampler's seed below 0",
+    "large_epoch": "epochs of 32 bits",
     "resume": "a state that is saved and resumed in the middle of an epoch",
 }
 CAPABILITIES |= {

@@ -81,12 +81,14 @@ class ShardDraws:
         loader: Always run a DataLoader over the sampler as well.
         saved: Always save a state in the middle of the last epoch, and load it.
         worked: Always have workers of a DataLoader iterate the sampler.
+        scaled: Have long datasets and many ranks in a few cases.
     """
 
     least_samples: int = 0
     loader: bool = False
     saved: bool = False
     worked: bool = False
+    scaled: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

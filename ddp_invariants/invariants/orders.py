@@ -2,7 +2,7 @@
 
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief, may_repeat
+from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.records.verdict import Cause, Failure
 
@@ -61,17 +61,22 @@ def differs_in_one_process(view: ShardView, tally: Tally) -> Failure | None:
                 else "an epoch's order depends on the epochs before it",
             )
     reseeded = view.answer["reseeded"]
+    count = view.answer.get("equal_seeds")
     if (
         view.case.data.shuffle
-        and not may_repeat(view.case.data.samples, reseeded)
         and reseeded == view.answer["shards"][-1]
+        and view.is_equal_order(count, reseeded)
     ):
+        step = view.case.seed_step
         return Failure(
             "SHARD-4",
             "another seed gives the same order",
             view.where(last),
-            f"{brief(reseeded)} with seeds {view.case.data.seed} and {view.case.data.seed + 1}",
-            "the seed is ignored",
+            f"{brief(reseeded)} with seeds {view.case.data.seed} and {view.case.other_seed}"
+            + (f", and alike for the next {count - 1} pairs of seeds" if count else ""),
+            "the seed is ignored"
+            if step == 1
+            else f"only a part of the seed counts: seeds that differ by {step} give one order",
         )
     return None
 
@@ -112,6 +117,9 @@ def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
         return [Cause("first order kept", "the first epoch's order is kept")] * kept
     if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
         return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
+    others = [epoch_shards for _, epoch_shards in view.epochs if epoch_shards != shards]
+    if others or max(view.case.epochs) - min(view.case.epochs) > 1:
+        return [Cause("epoch cut", "only a part of the epoch counts")] * bool(others)
     return [Cause("epoch ignored", "the epoch is ignored")]
 
 

@@ -3,10 +3,12 @@
 Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N / W) with drop_last.
 """
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import ceil, perm
 from typing import Any
 
+from ddp_invariants.cases.shard_case import ENOUGH, ShardCase
 from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
@@ -30,6 +32,15 @@ def may_repeat(samples: int, shards: list[list[int]]) -> bool:
     """
     dealt = min(sum(map(len, shards)), samples)
     return samples < CHANCE_FREE or perm(samples, min(dealt, CHANCE_FREE)) < perm(CHANCE_FREE)
+
+
+def told_apart(case: ShardCase) -> bool:
+    """Return whether any usual way to shuffle has several orders of a case's dataset.
+
+    Some samplers shuffle whole batches, or the samples of each rank's fixed shard.
+    """
+    data = case.data
+    return data.samples // case.world_size >= 2 * data.batch_size
 
 
 UNDECLARED = SamplerDeclarations()
@@ -93,6 +104,32 @@ class ShardView:
             unit *= self.case.data.batch_size
         return unit * (n // unit) if self.case.data.drop_last else unit * ceil(n / unit)
 
+    def is_equal_order(self, count: int | None, shards: list[list[int]]) -> bool:
+        """Return whether equal orders of two epochs or seeds are no chance.
+
+        Args:
+            count: The equal pairs in a row; None if data are scattered, and nobody counted.
+            shards: The shards that both gave.
+        """
+        if may_repeat(self.case.data.samples, shards) or not told_apart(self.case):
+            return False
+        return count is None or count >= ENOUGH
+
+    def equal_epochs(self, epoch: int, other: int) -> int | None:
+        """Return how many pairs of epochs in a row share an order, from two equal epochs on.
+
+        The result is None if nobody counted.
+        """
+        rows = self.answer.get("equal_epochs")
+        epochs = self.case.epochs
+        return (
+            None
+            if rows is None
+            else next(
+                (count for i, j, count in rows if (epochs[i], epochs[j]) == (epoch, other)), 1
+            )
+        )
+
     @property
     def yielded(self) -> shards_of.YieldedShards:
         """The shards, as the diagnosis of causes needs them."""
@@ -104,7 +141,7 @@ class ShardView:
         return f"{data.samples} samples over {self.case.world_size} ranks, epoch {epoch}"
 
 
-def brief(shards: list[list[int]]) -> str:
-    """Return shards as text of at most 201 characters."""
+def brief(shards: Sequence[object]) -> str:
+    """Return shards, or the ranks' numbers, as text of at most 201 characters."""
     text = str(shards)
     return text if len(text) < 200 else text[:200] + "…"

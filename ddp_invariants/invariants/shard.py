@@ -4,9 +4,12 @@ Words: N dataset length, W world size, L indices per rank; total = W * ceil(N / 
 W) with drop_last.
 """
 
-from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
 from math import ceil
+from typing import Any
+
+import numpy as np
 
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -25,8 +28,10 @@ from ddp_invariants.invariants.sampler_view import (
     may_repeat,
     sharding,
 )
+from ddp_invariants.records.indices import array_of
 from ddp_invariants.records.verdict import Failure
 
+Array = np.ndarray[Any, np.dtype[np.int64]]
 SOURCE = "the documentation of torch.utils.data.DistributedSampler"
 
 
@@ -36,7 +41,7 @@ SOURCE = "the documentation of torch.utils.data.DistributedSampler"
     "index is in [0, N).",
     needs=("N not divisible by W", "N < W"),
     source=SOURCE,
-    draws=ShardDraws(),
+    draws=ShardDraws(scaled=True),
     after="SHARD-4",
     script=Script(checks=("lengths",)),
 )
@@ -52,7 +57,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                 "SHARD-1",
                 "ranks yield different numbers of indices",
                 view.where(epoch),
-                f"{counts}",
+                brief(counts),
             )
             return caused(failure, shards_of.of_lengths(view.yielded, shards))
         if max(counts) > ceil(data.samples / w) and view.declared.padding == "none":
@@ -60,7 +65,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                 "SHARD-1",
                 "a rank yields more than its share",
                 view.where(epoch),
-                f"{counts}, expected at most {ceil(data.samples / w)}",
+                f"{brief(counts)}, expected at most {ceil(data.samples / w)}",
             )
             return caused(
                 failure,
@@ -81,15 +86,28 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                     f"len {length}, yields {len(shard)}",
                 )
                 return caused(failure, shards_of.of_length(view.yielded, shards, shard, length))
-            bad = [index for index in shard if not 0 <= index < data.samples]
+            bad = _outside(shard, data.samples)
             if bad:
                 return Failure(
                     "SHARD-1",
                     "an index lies outside the dataset",
                     f"rank {rank}, {view.where(epoch)}",
-                    f"{bad[:5]}",
+                    f"{bad}",
                 )
     return None
+
+
+def _outside(shard: Sequence[int], samples: int) -> list[int]:
+    """Return the first indices of a shard that lie outside the dataset."""
+    array = array_of(shard)
+    places = np.flatnonzero((array < 0) | (array >= samples))[:5]
+    return [shard[place] for place in places.tolist()]
+
+
+def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+    """Return the distinct indices of all shards, and how often each occurs."""
+    flat = np.concatenate([array_of(shard) for shard in shards])
+    return np.unique(flat, return_counts=True)
 
 
 @sharding.rule(
@@ -98,7 +116,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     "exactly total distinct indices.",
     needs=("drop_last", "padding"),
     source=SOURCE,
-    draws=ShardDraws(),
+    draws=ShardDraws(scaled=True),
     after="SHARD-1",
     script=Script(checks=("coverage",)),
 )
@@ -106,7 +124,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     """Compare sets of indices."""
     data = view.case.data
     for epoch, shards in view.epochs:
-        union = {index for shard in shards for index in shard}
+        union, _ = _counted(shards)
         tally.compared += len(union)
         tally.met.add(
             "drop_last"
@@ -123,8 +141,8 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
                 f"{len(union)} distinct, expected {view.total}; shards {brief(shards)}",
             )
             return caused(failure, shards_of.of_overlap_or_loss(view.yielded, epoch, shards))
-        missing = sorted(set(range(data.samples)) - union)
-        if not data.drop_last and missing:
+        missing = [] if data.drop_last else np.setdiff1d(np.arange(data.samples), union).tolist()
+        if missing:
             failure = Failure(
                 "SHARD-2",
                 "samples are lost",
@@ -142,7 +160,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     "more often than ceil(total / N) times; with drop_last no index repeats.",
     needs=("padding", "N divisible by W", "drop_last", "shuffle"),
     source=SOURCE,
-    draws=ShardDraws(),
+    draws=ShardDraws(scaled=True),
     after="SHARD-2",
     script=Script(checks=("disjoint",)),
 )
@@ -150,8 +168,8 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     """Count repetitions over all ranks."""
     data, w = view.case.data, view.case.world_size
     for epoch, shards in view.epochs:
-        counts = Counter(index for shard in shards for index in shard)
-        tally.compared += sum(counts.values())
+        indices, counts = _counted(shards)
+        tally.compared += int(counts.sum())
         tally.meet(
             {
                 "shuffle": data.shuffle,
@@ -160,11 +178,11 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
                 "N divisible by W": not data.drop_last and data.samples % w == 0,
             }
         )
-        if not counts:
+        if not len(counts):
             continue
-        repeated = sum(counts.values()) - len(counts)
+        repeated = int(counts.sum()) - len(counts)
         allowed = 0 if data.drop_last else view.total - data.samples
-        index, most = counts.most_common(1)[0]
+        index, most = int(indices[counts.argmax()]), int(counts.max())
         most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(view.total / data.samples)
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
         if repeated > allowed or most > most_allowed:
@@ -173,7 +191,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
                 "shards overlap beyond padding",
                 view.where(epoch),
                 f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times "
-                f"on ranks {owners}; shards {brief(shards)}",
+                f"on ranks {brief(owners)}; shards {brief(shards)}",
             )
             return caused(failure, shards_of.of_overlap_or_loss(view.yielded, epoch, shards))
     return None
@@ -186,7 +204,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     "unchanged.",
     needs=("shuffle", "two processes"),
     source=SOURCE,
-    draws=ShardDraws(),
+    draws=ShardDraws(scaled=True),
     after="SHARD-5",
     script=Script(checks=("determined",)),
 )
@@ -232,6 +250,12 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
     for (epoch, shards), (other_epoch, other_shards) in combinations(view.epochs, 2):
         if epoch == other_epoch or (data.shuffle and may_repeat(data.samples, shards)):
+            continue
+        if (
+            data.shuffle
+            and shards == other_shards
+            and not view.is_equal_order(view.equal_epochs(epoch, other_epoch), shards)
+        ):
             continue
         tally.compared += 1
         tally.met.add("shuffle" if data.shuffle else "no shuffle")
@@ -283,7 +307,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
             "SHARD-6",
             "ranks get different numbers of batches, or a wrong number",
             where,
-            f"{batches}, expected {expected} on every rank",
+            f"{brief(batches)}, expected {expected} on every rank",
         )
         return caused(failure, shards_of.of_batches(view.yielded, batches))
     promised = view.answer["promised"]
@@ -292,7 +316,7 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
             "SHARD-6",
             "a DataLoader's len is not the number of its batches",
             f"batch size {size}, {view.where(view.case.epochs[-1])}",
-            f"{promised}, it yields {batches}",
+            f"{brief(promised)}, it yields {brief(batches)}",
         )
         return caused(failure, shards_of.of_promised_batches(view.yielded, promised))
     return None

@@ -23,6 +23,7 @@ from ddp_invariants.records.evidence import (
     Slot,
     TrainingEvidence,
 )
+from ddp_invariants.records.indices import unpacked
 from ddp_invariants.records.trace import agreed
 
 DEADLINE = 10.0
@@ -291,8 +292,11 @@ class Pool:
             self.processes.retire()
         else:
             self._renew()
-        headers = tuple(answers.header(rank) for rank in sorted(answers.by_rank))
-        return ShardEvidence(case, headers, answers.incident)
+        headers = [answers.header(rank) for rank in sorted(answers.by_rank)]
+        try:
+            return ShardEvidence(case, tuple(map(unpacked, headers)), answers.incident)
+        except EvidenceError as error:
+            return ShardEvidence(case, (), Incident("died", {0: str(error)}, {}, 0.0))
 
     def _scattered(
         self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool

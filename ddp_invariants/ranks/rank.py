@@ -33,6 +33,7 @@ from ddp_invariants.ranks.groups.observed import Connections, Timing
 from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.rounds import Round, closed
 from ddp_invariants.ranks.training import recorder
+from ddp_invariants.records import indices
 from ddp_invariants.records.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
@@ -135,7 +136,7 @@ class Rank:
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
         answer = shards.shards(case, sampler, disturb=request["disturb"])
-        return {**answer, "changed": _changed(self.surroundings, counts)}
+        return {**indices.packed(answer), "changed": _changed(self.surroundings, counts)}
 
     def _held(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return this rank's shard of a sampler that scatters data in a group.

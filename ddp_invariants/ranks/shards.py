@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.ranks import equal_orders
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler, made
 from ddp_invariants.ranks.training.recorder import exception_data, warned
@@ -42,7 +43,8 @@ def shards(
     Returns:
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once
         more), `afresh[rank]` (that epoch of a sampler that saw no other epoch), `reseeded[rank]`
-        (the same under another seed, if the sampler takes a seed), `touched` (global generators
+        (the same under another seed, if the sampler takes a seed), `equal_seeds` and
+        `equal_epochs` (`ranks.equal_orders`; None if data are scattered), `touched` (global generators
         that iterating advanced), `batches[rank]` and `promised[rank]` (the batches that a
         DataLoader yields, and its len), `worked[rank][worker]` (indices of the last epoch),
         `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
@@ -96,6 +98,8 @@ def _dealt(
             "resumed": None,
             "elsewhere": None,
         }
+        phase = "further epochs and seeds"
+        answer |= _equal_orders(case, make, ranks, answer)
         if make.declared.layout and not make.scatters:
             phase = "a world of one rank"
             answer["orders"] = _orders(case, make)
@@ -135,8 +139,26 @@ def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
     return orders
 
 
+def _equal_orders(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], answer: dict[str, Any]
+) -> dict[str, Any]:
+    """Return how long orders that should differ stay equal.
+
+    Data are scattered by all ranks together, so none of them can ask for more alone.
+    """
+    if make.scatters:
+        return {"equal_seeds": None, "equal_epochs": None}
+    alike = answer["reseeded"] == answer["shards"][-1]
+    return {
+        "equal_seeds": equal_orders.equal_seeds(
+            case, lambda other: _afresh(other, make, ranks), alike=alike
+        ),
+        "equal_epochs": equal_orders.equal_epochs(case, make, ranks, answer["shards"]),
+    }
+
+
 def _reseeded(case: ShardCase) -> ShardCase:
-    return replace(case, data=replace(case.data, seed=(case.data.seed + 1) % 2**31))
+    return replace(case, data=replace(case.data, seed=case.other_seed))
 
 
 def _afresh(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[list[int]]:

@@ -48,6 +48,8 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
         **by_rank,
         "orders": None,
         "elsewhere": None,
+        "equal_seeds": None,
+        "equal_epochs": None,
         "shards": [
             [part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))
         ],

@@ -27,6 +27,7 @@ from ddp_invariants.records.evidence import (
     Tensors,
     TrainingEvidence,
 )
+from ddp_invariants.records.indices import packed
 from ddp_invariants.records.verdict import Failure
 
 FORM = 2
@@ -209,7 +210,7 @@ def of(
             else StoredEvidence(tuple(map(_rank, evidence.ranks)), (), incident)
         )
     else:
-        stored = StoredEvidence((), evidence.answers, incident)
+        stored = StoredEvidence((), tuple(map(packed, evidence.answers)), incident)
     size = size if stored is None else len(json.dumps(asdict(stored)))
     if size > MOST_EVIDENCE:
         return replace(

@@ -36,12 +36,52 @@ _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
 A model has from 4 to some 100 bytes.
 """
 _SEEDS = st.integers(0, 2**31 - 1)
-_SMALL = st.integers(0, 7)
+_BATCHES = st.sampled_from((1, 2, 3, 4) * 6 + (7, 64))
 _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 """The number of samples beyond the fewest possible.
 
 Short datasets are frequent, so that ranks share batches and shards consist of padding.
 """
+_EPOCHS = (
+    *((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0)) * 6,
+    (0, 1, 0),
+    (5, 5, 2),
+    (0, 256),
+    (0, 2**16),
+    (1, 2**16 + 1, 2**16),
+    (1000, 1001),
+    (2**24, 2**24 + 1),
+    (2**31 - 1, 2**31, 0),
+)
+"""The epochs of a sampler's case. Some differ by a power of two, which a mask takes away."""
+_SHARD_SEEDS = st.sampled_from(
+    (
+        *range(8),
+        *range(8),
+        *range(8),
+        256,
+        2**16 - 1,
+        2**16,
+        2**31 - 1,
+        2**32,
+        2**63 - 1,
+        -1,
+        -(2**40),
+    )
+)
+_SEED_STEPS = st.sampled_from((1,) * 10 + (256, 2**16))
+_SCALES = (
+    *((0, 0),) * 184,
+    *((99, 8), (999, 8), (4095, 4)) * 3,
+    (65_535, 2),
+    *((0, 62), (0, 127), (0, 255)),
+    *((16, 99), (0, 511), (0, 1022)),
+)
+"""The fewest samples and the fewest ranks, less one: just below a number that may be a limit.
+
+The first of them are small cases. Datasets of a million samples are rarer still: `_MILLION`.
+"""
+_MILLION = (0,) * 1999 + (999_983,)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _OPTIMIZERS = st.sampled_from(
@@ -227,6 +267,7 @@ def shard_cases(
     saved: bool = False,
     least_samples: int = 0,
     worked: bool = False,
+    scaled: bool = False,
 ) -> ShardCase:
     """Draw cases of samplers: every dataset length from 0 to 3W and beyond, one to three epochs.
 
@@ -237,10 +278,13 @@ def shard_cases(
         saved: Always save a state in the middle of the last epoch, and load it.
         least_samples: Shortest dataset.
         worked: Always have workers of a DataLoader iterate the sampler.
+        scaled: Have long datasets and many ranks in a few cases.
     """
     # A rank of a sampler needs no process, so a case may have twice as many ranks.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
-    drop_last, size = draw(_ONE_IN_FOUR), draw(st.integers(1, 4))
+    drop_last, size = draw(_ONE_IN_FOUR), draw(_BATCHES)
+    if scaled:
+        least_samples, world_size = _scaled(draw, least_samples, world_size)
     saved_after = draw(st.integers(1, 3)) if saved else None
     if saved_after is not None:  # Leave samples for the batches after the saved state.
         least_samples = max(least_samples, world_size * (saved_after * size + 1))
@@ -249,9 +293,9 @@ def shard_cases(
         batch_size=size,
         shuffle=draw(_COINS),
         drop_last=drop_last,
-        seed=draw(_SMALL),
+        seed=draw(_SHARD_SEEDS),
     )
-    epochs = draw(st.sampled_from(((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0))))
+    epochs = draw(st.sampled_from(_EPOCHS))
     return scope.fit_shards(
         ShardCase(
             world_size=world_size,
@@ -261,8 +305,20 @@ def shard_cases(
             saved_after=saved_after,
             resumed_by=draw(_OTHERS) if saved else None,
             workers=draw(st.integers(1, 3)) if worked else 0,
+            seed_step=draw(_SEED_STEPS),
         )
     )
+
+
+def _scaled(draw: st.DrawFn, least_samples: int, world_size: int) -> tuple[int, int]:
+    """Draw the fewest samples and the number of ranks at a large scale, in a few cases."""
+    samples, ranks = draw(st.sampled_from(_SCALES))
+    million = draw(st.sampled_from(_MILLION))
+    if million or not (samples or ranks):
+        return max(least_samples, million), min(world_size, 2) if million else world_size
+    if samples > ranks:  # A long dataset, and at most so many ranks.
+        return max(least_samples, samples), min(world_size, ranks)
+    return max(least_samples, samples), ranks + world_size
 
 
 def cases_for(rule: str, scope: Scope) -> SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]:

@@ -29,6 +29,7 @@ from ddp_invariants.records.evidence import (
     Slot,
     TrainingEvidence,
 )
+from ddp_invariants.records.indices import packed, unpacked
 from ddp_invariants.upgrades.comparison import Offer
 
 FORM = 3
@@ -118,7 +119,7 @@ def _plain(answer: Answer) -> dict[str, Any]:
         ranks = {str(rank): how for rank, how in answer.incident.ranks.items()}
         plain["incident"] = {"kind": answer.incident.kind, "ranks": ranks}
     if isinstance(answer, ShardEvidence):
-        return {**plain, "answers": answer.answers}
+        return {**plain, "answers": packed(list(answer.answers))}
     return {**plain, "ranks": [_framed(rank) for rank in answer.ranks]}
 
 
@@ -289,7 +290,7 @@ def _answer(plain: Mapping[str, Any], number: int, path: Path) -> Answer:
             answers = plain["answers"]
             if not isinstance(answers, list) or not all(isinstance(row, dict) for row in answers):
                 raise EvidenceError("its answers are no list of objects")
-            return ShardEvidence(case, tuple(answers), incident)
+            return ShardEvidence(case, tuple(map(unpacked, answers)), incident)
         known: dict[tuple[Slot, ...], Layout] = {}
         ranks = tuple(
             rank_evidence(header, base64.b64decode(blob, validate=True), known)

@@ -8,7 +8,7 @@ impossible under it, or have a chance below 1e-9.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, log, log1p
+from math import ceil, lgamma, log, log1p
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.records.verdict import Cause
@@ -207,14 +207,14 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
         # The logarithm of the chance that so many draws with replacement are all different: the sum
         # of log1p(-k / N) over the draws.
         chance = sum(log1p(-k / n) for shard in every for k in range(len(shard)) if k < n)
-        if inside:
+        if inside and _drawn_by_chance(inside[0], n):
             twice = Counter(inside[0]).most_common(1)[0]
             yield Cause(
                 "with replacement",
                 f"one rank's shard of {len(inside[0])} holds index {twice[0]} {twice[1]} times, "
                 f"and a part of a permutation of {n} cannot: drawn with replacement",
             )
-        elif chance > _IMPOSSIBLE:
+        elif not inside and chance > _IMPOSSIBLE:
             yield Cause("with replacement", "indices are drawn with replacement")
     if inside or w == 1:
         return
@@ -240,6 +240,17 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
             f"the orders of ranks {moving} change with the epoch, those of ranks {constant} do "
             "not: set_epoch reaches only some ranks",
         )
+
+
+def _drawn_by_chance(shard: list[int], samples: int) -> bool:
+    """Return whether draws with replacement may have so few repetitions.
+
+    If k of m draws are repetitions, the rest are new ones. There are C(m, k) ways to place them,
+    and a draw after j different ones is new with the chance 1 - j / N.
+    """
+    new, repeated = len(set(shard)), len(shard) - len(set(shard))
+    places = lgamma(len(shard) + 1) - lgamma(repeated + 1) - lgamma(new + 1)
+    return places + sum(log1p(-j / samples) for j in range(min(new, samples))) > _IMPOSSIBLE
 
 
 def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:

@@ -1,0 +1,86 @@
+"""The evidence that two epochs, or two seeds, share an order, and not by chance.
+
+Nobody knows how many orders a sampler chooses from. One that shuffles three samples within each
+rank's fixed shard has six orders, however long the dataset is. But if it has two orders or more,
+then two epochs are followed by `ENOUGH` equal pairs of epochs with a chance of at most 2**-30.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.cases.shard_case import ENOUGH
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.ranks.rank_sampler import RankSampler
+
+Shards = list[list[int]]
+_MOST = 1_000_000
+"""The most samples, times ranks and times pairs, that are asked for."""
+
+
+def equal_seeds(case: ShardCase, ask: Callable[[ShardCase], Shards], *, alike: bool) -> int:
+    """Return how many pairs of seeds in a row give one order.
+
+    The first pair is the case's seed and its other seed; the next pairs follow both.
+
+    Args:
+        case: The case.
+        ask: A function that returns the shards of the last epoch for any case.
+        alike: Whether the first pair gives one order.
+    """
+    if not alike or not _worth_it(case):
+        return int(alike)
+    return _equal_pairs(
+        lambda number: ask(_seeded(case, case.data.seed + number)),
+        lambda number: ask(_seeded(case, case.other_seed + number)),
+    )
+
+
+def equal_epochs(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], dealt: list[Shards]
+) -> list[list[int]]:
+    """Return which of the case's epochs share an order, and how many pairs after them do, too.
+
+    The same samplers are asked for all of them, as in one training run.
+
+    Returns:
+        Rows of two places in `case.epochs`, and the number of equal pairs in a row.
+    """
+    return [
+        [first, second, _equal_in_a_row(case, make, ranks, case.epochs[first], case.epochs[second])]
+        for first, second in combinations(range(len(case.epochs)), 2)
+        if case.epochs[first] != case.epochs[second] and dealt[first] == dealt[second]
+    ]
+
+
+def _equal_in_a_row(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+) -> int:
+    if not _worth_it(case):
+        return 1
+    samplers = [RankSampler(case, make, rank) for rank in ranks]
+    return _equal_pairs(
+        lambda number: _of_epoch(samplers, epoch + number),
+        lambda number: _of_epoch(samplers, other + number),
+    )
+
+
+def _worth_it(case: ShardCase) -> bool:
+    """Return whether more pairs can tell chance from a fault, at a bearable cost."""
+    data = case.data
+    return data.shuffle and data.samples > 1 and data.samples * case.world_size * ENOUGH <= _MOST
+
+
+def _equal_pairs(first: Callable[[int], Shards], second: Callable[[int], Shards]) -> int:
+    return next((n for n in range(1, ENOUGH) if first(n) != second(n)), ENOUGH)
+
+
+def _seeded(case: ShardCase, seed: int) -> ShardCase:
+    return replace(case, data=replace(case.data, seed=seed))
+
+
+def _of_epoch(samplers: list[RankSampler], epoch: int) -> Shards:
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    return [sampler.indices() for sampler in samplers]
