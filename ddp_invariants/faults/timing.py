@@ -63,6 +63,35 @@ class DividesInFlight(Reference):
             self.world_size = 1
 
 
+class TakesResultsAsTheyArrive(Reference):
+    """Results are given to the buckets in the order in which they arrive, not in which they were
+    asked for (a well-known mistake).
+
+    COMM-2: it changes when results are withheld.
+    """
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is not None:
+            return
+        super()._launch(bucket)
+        work: Any = bucket.work
+        future = work.get_future()
+        self.__dict__.setdefault("_asked", []).append((bucket, future))
+        arrived = self.__dict__.setdefault("_arrived", [])
+        future.then(lambda done: arrived.append(done.value()[0]))
+
+    def _send_and_wait(self) -> None:
+        for bucket in self._buckets:
+            self._launch(bucket)
+        asked, arrived = self.__dict__.pop("_asked"), self.__dict__.pop("_arrived")
+        for _, future in asked:
+            future.wait()
+        for (bucket, _), flat in zip(asked, arrived, strict=False):
+            if flat.numel() == bucket.flat.numel():
+                bucket.flat = flat
+        self._reducing = False
+
+
 class ReducesInTwoWays(Reference):
     """Rank 1 takes the maximum and the other ranks take the sum; gloo does not notice
     (no public incident found).

@@ -142,7 +142,8 @@ class Row:
         rests_on_probes: The rule applies only if a probe has seen a capability, which no
             declaration tells.
         repeats_undisturbed: A test for cases that need a second run, without perturbation and
-            injected failure.
+            injected failure, and in the plain order.
+        explored: The property also runs all schedules of a few small cases (`search.schedules`).
         counts_when_injected: A failure counts even in a case with an injected failure. Failures of
             the rest do not: wrong gradients after an exception are reported once.
         script: How an exported script shows a failure.
@@ -162,6 +163,7 @@ class Row:
     observed_groups: bool = False
     rests_on_probes: bool = False
     repeats_undisturbed: Callable[[TrainingCase], bool] = _never
+    explored: bool = False
     counts_when_injected: bool = False
     script: Script = field(default_factory=Script)
 

@@ -1,5 +1,6 @@
 """The comparison of a case's evidence with that of the same case with unchanged timing."""
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.observed import require_observed
 from ddp_invariants.invariants.rule import (
@@ -10,6 +11,7 @@ from ddp_invariants.invariants.rule import (
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import RankEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.turns import Turns
 
 
 def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
@@ -23,15 +25,23 @@ def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
     ]
 
 
+def changed_timing(case: TrainingCase) -> str:
+    """Return how a case changes the timing of collectives, in words; empty if it does not."""
+    if case.perturbation.kind != "none":
+        return case.perturbation.words
+    turns = case.get(Turns)
+    return "" if turns is None or turns.order != "behind" else turns.sentence
+
+
 def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> Failure | None:
-    """Compare all evidence bitwise with that of the same case without its perturbation.
+    """Compare all evidence bitwise with that of the same case in its usual timing.
 
     Raises:
         NotAbout: The case was not run a second time.
         Unjudged: One of the two runs was cut short, drew other random numbers, or sent nothing that
             was observed.
     """
-    plan, plain = view.case.perturbation, view.evidence.unperturbed
+    words, plain = changed_timing(view.case), view.evidence.unperturbed
     if plain is None:
         raise NotAbout("the case was not run again with unchanged timing")
     unperturbed = EvidenceView(plain, view.declared)
@@ -53,7 +63,7 @@ def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> F
                     f"rank {rank} of {len(plain.ranks)}, {moment} of step "
                     f"{step}, {difference.place}",
                     difference.words,
-                    f"it changes when {plan.words}",
+                    f"it changes when {words}",
                 )
     if _raised(view.evidence) != _raised(plain):
         return Failure(
@@ -62,7 +72,7 @@ def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> F
             f"world size {len(plain.ranks)}",
             f"{view.cut_short or 'nothing raised'}; with unchanged timing: "
             f"{unperturbed.cut_short or 'nothing raised'}",
-            f"it changes when {plan.words}",
+            f"it changes when {words}",
         )
     if view.cut_short:
         tally.compared = 0

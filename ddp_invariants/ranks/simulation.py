@@ -12,6 +12,7 @@ import torch
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.simulated import promises
+from ddp_invariants.ranks.groups.simulated.arrivals import Arrivals
 from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections, lone_gloo
 from ddp_invariants.ranks.groups.simulated.order import Order
 from ddp_invariants.ranks.groups.simulated.promises import Promises
@@ -77,9 +78,10 @@ class World:
         self._case, self._driver, self._number = case, driver, number
         size = case.ranks_needed
         plan = case.get(turns.Turns) or turns.Turns()
-        self._turns = Turns(size, Order(plan.order, plan.seed, size), self._swap)
-        self._promises = Promises(self._turns, size)
-        self._simulation = Simulation(self._turns, self._promises, early=plan.results == "early")
+        self._turns = Turns(size, Order(plan.order, plan.seed, size, plan.behind), self._swap)
+        self._arrivals = Arrivals(self._turns, plan, size)
+        self._promises = Promises(self._arrivals, size)
+        self._simulation = Simulation(self._arrivals, self._promises)
         self._store = SimulatedStore(self._turns)
         shared = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size)}
         self._states = [
@@ -158,6 +160,7 @@ class World:
             "sent": groups.sent(),
             "groups": groups.members,
             "left": [],
+            "flights": self._arrivals.flights(rank),
         }
         self._outcome.blobs[rank] = bytes(record.blob)
 

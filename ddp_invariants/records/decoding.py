@@ -110,11 +110,16 @@ def rank_evidence(
             [ShapedCall(*row) for row in facts.get("shaped", [])],
             int(facts.get("slowed", 0)),
             header.get("cost", []),
+            _flights(header.get("flights")),
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(
             f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
         ) from error
+
+
+def _flights(rows: list[list[int]] | None) -> list[tuple[int, int]] | None:
+    return None if rows is None else [(start, end) for start, end in rows]
 
 
 def _stuck(words: str, *, late: bool) -> str:

@@ -189,6 +189,9 @@ class RankEvidence:
         slowed: The number of times its device was kept busy before a collective or a gradient.
         cost: Seconds from request to answer; resident bytes when the process began to serve, and
             the most since then. Empty if nothing was measured.
+        flights: In a simulation, for each collective that the rank started without waiting at
+            once: the numbers of the rank's calls that started it and that took its result. None
+            over a real backend, and for a rank whose course depends on the turns of others.
     """
 
     tensors: Mapping[tuple[str, int], Tensors]
@@ -212,6 +215,7 @@ class RankEvidence:
     shaped: list[ShapedCall] = field(default_factory=list)
     slowed: int = 0
     cost: list[float] = field(default_factory=list)
+    flights: list[tuple[int, int]] | None = None
 
     @cached_property
     def calls(self) -> list[Call]:

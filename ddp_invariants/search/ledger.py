@@ -135,6 +135,7 @@ class Ledger:
         ran: The number of runs by place: `simulated`, or the backend.
         not_simulated: Why nothing is simulated, or no longer; empty if cases are.
         unreal: Cases that failed in the simulation alone, which accuses nobody: case id to rules.
+        schedules: For each small case of which all schedules were run, their number.
         tested: Rules whose own properties ran.
         ended: Rules whose own properties ran to their end, or had nothing to run.
         stored: Confirmed violations: by the file that stores each, its display data
@@ -149,6 +150,7 @@ class Ledger:
         self.ran = Counter[str]()
         self.not_simulated = ""
         self.unreal: dict[str, str] = {}
+        self.schedules: list[int] = []
         self.tested: set[str] = set()
         self.ended: set[str] = set()
         self.stored: dict[str, dict[str, Any]] = {}
@@ -209,6 +211,7 @@ class Ledger:
         self.cases += ledger.cases
         self.ran.update(ledger.ran)
         self.unreal.update(ledger.unreal)
+        self.schedules += ledger.schedules
         self.not_simulated = self.not_simulated or ledger.not_simulated
         self.tested |= ledger.tested
         self.ended |= ledger.ended
@@ -228,6 +231,7 @@ class Ledger:
             "cases": self.cases,
             "ran": dict(self.ran),
             "unreal": self.unreal,
+            "schedules": self.schedules,
             "not_simulated": self.not_simulated,
             "tested": sorted(self.tested),
             "ended": sorted(self.ended),
@@ -244,6 +248,7 @@ class Ledger:
         ledger.cases, ledger.stored = plain["cases"], plain["stored"]
         ledger.ran, ledger.unreal = Counter(plain["ran"]), plain["unreal"]
         ledger.not_simulated = plain["not_simulated"]
+        ledger.schedules = plain["schedules"]
         ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])
         ledger.drawn = Drawn.from_plain(plain["drawn"])
         ledger.examples = plain["examples"]

@@ -1,7 +1,7 @@
 """The texts of violations and of inconclusive rules, as they are raised and stored."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ddp_invariants.cases.case import Case, TrainingCase, describe
@@ -127,3 +127,8 @@ def unproved(
         )
     lines += [labelled("unjudged", reason) for reason in reasons]
     return "\n".join(lines)
+
+
+def explored(schedules: Sequence[int]) -> str:
+    """Return in words how many schedules were run of the cases of which all were."""
+    return f"all {sum(schedules):,} schedules of {len(schedules)} small cases"

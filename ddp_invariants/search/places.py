@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
+from ddp_invariants.situations.turns import Turns
 
 SIMULATED_WORLD_SIZE = 16
 """The largest world of a session that simulates, unless another is asked for."""
@@ -50,7 +51,11 @@ class Places:
             and isinstance(case, TrainingCase)
             and not case.kills
             and case.rounds == 1
-            and (case.ranks_needed > REAL_WORLD_SIZE or not self._is_real_first(case))
+            and (
+                case.ranks_needed > REAL_WORLD_SIZE
+                or _is_behind(case)
+                or not self._is_real_first(case)
+            )
         )
 
     def _is_real_first(self, case: TrainingCase) -> bool:
@@ -84,6 +89,12 @@ class Places:
                 f"{len(self._unreal)} cases failed in the simulation alone: "
                 + "; ".join(f"{name} ({listed})" for name, listed in self._unreal.items())
             )
+
+
+def _is_behind(case: TrainingCase) -> bool:
+    """Return whether a case is about an order that only a simulation can give."""
+    turns = case.get(Turns)
+    return turns is not None and turns.order == "behind"
 
 
 def _digest(case: Case) -> int:

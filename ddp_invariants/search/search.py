@@ -30,11 +30,16 @@ from ddp_invariants.records.verdict import (
 )
 from ddp_invariants.search import messages
 from ddp_invariants.search.runner import Runner
+from ddp_invariants.search.schedules import all_schedules, is_small, late, plain
 from ddp_invariants.situations.poison import Poisoned
 
 SHRINK_RUNS = 300
 """Cases that a property runs after its first failure, to shrink it."""
 SHRINK_SECONDS = 20.0
+EXPLORED = 4
+"""Small cases of which a property runs all schedules."""
+CANDIDATES = 24
+"""Drawn cases that are looked at to find them."""
 REAL_TRIES = 5
 """Failing cases tried over the real backend, simplest first, to find one that fails there."""
 
@@ -99,6 +104,7 @@ class Search:
         self.reasons: dict[str, int] = {}
         self._began, self._found_at, self._runs_since = time.monotonic(), 0.0, 0
         self._by_meaning = False
+        self._small: set[TrainingCase] = set()
 
     def drive(self, name: str, asked: SearchStrategy[Asked], count: int) -> None:
         """Have Hypothesis draw cases, and shrink the failing one.
@@ -169,6 +175,9 @@ class Search:
         if self.rule and self._is_new_to_reality(findings.get(self.rule)):
             findings = self.runner.really(asked.case, rule=asked.rule)
         own = self.enter(asked.case, findings)
+        if self.runner.simulated and own is None and is_small(asked.case):
+            assert isinstance(asked.case, TrainingCase)
+            self._small.add(plain(asked.case))
         if own is not None:
             if not self.failing:
                 self._found_at = time.monotonic()
@@ -177,6 +186,24 @@ class Search:
                 )
             self.failing[asked] = own
         return own
+
+    def explore(self) -> None:
+        """Run all schedules of the smallest cases that were drawn and simulated.
+
+        Raises:
+            Violation: A case fails in one of its schedules.
+        """
+        explored: list[int] = []
+        for case in sorted(self._small, key=lambda case: len(to_json(case)))[:CANDIDATES]:
+            if len(explored) == EXPLORED:
+                break
+            evidence = self.runner.pool.simulate(late(case), self.runner.under_test.ddp)
+            schedules = [] if evidence is None else all_schedules(evidence)
+            for schedule in schedules:
+                self.look_at(Asked(self.rule, schedule))
+            if len(schedules) > 1:
+                explored.append(len(schedules))
+        self.runner.ledger.schedules += explored
 
     def _is_new_to_reality(self, own: Finding | None) -> bool:
         """Return whether a simulated case met a needed condition that no real case has met.

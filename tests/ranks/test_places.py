@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Violation
+from ddp_invariants.search.messages import explored
 from ddp_invariants.search.places import MOST_UNREAL
+from ddp_invariants.search.schedules import all_schedules, late
 from ddp_invariants.situations.capability import BASE
 
 SHARED_COUNT = """
@@ -118,3 +121,35 @@ def test_a_simulated_deadlock_takes_no_deadline(pool: Pool) -> None:
     assert (evidence.incident.kind, evidence.incident.seconds) == ("hung", 0.0)
     assert all("no rank can run" in words for words in evidence.incident.ranks.values())
     assert evidence.incident.calls.keys() == evidence.incident.ranks.keys()
+
+
+def test_all_schedules_of_small_cases_are_run(make_trial: TrialMaker) -> None:
+    """The rule about timing holds in each, and the ledger counts them."""
+    trial = make_trial(cases=60)
+    trial.certify("COMM-2")
+    assert trial.ledger.schedules
+    assert trial.ledger.unreal == {}
+    assert explored(trial.ledger.schedules).startswith(f"all {sum(trial.ledger.schedules)} ")
+
+
+TWO_BUCKETS = replace(
+    BASE, model=Model(2, (Layer("linear", outputs=2), Layer("linear", outputs=2))), bucket_cap=1
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "differ"), [("reference", False), ("timing:TakesResultsAsTheyArrive", True)]
+)
+def test_only_a_race_depends_on_the_schedule(pool: Pool, name: str, *, differ: bool) -> None:
+    """Results that arrive in another order change what a race computes, and nothing else."""
+    ddp = Ddp(name if name == "reference" else f"ddp_invariants.faults.{name}")
+    evidence = pool.simulate(late(TWO_BUCKETS), ddp)
+    assert evidence is not None
+    schedules = all_schedules(evidence)
+    assert len(schedules) > 8
+    results = set()
+    for case in schedules:
+        run = pool.simulate(case, ddp)
+        assert run is not None
+        results.add(tuple(bytes(t.bits) for rank in run.ranks for t in rank.tensors.values()))
+    assert (len(results) > 1) == differ

@@ -15,7 +15,10 @@ _c10d: Any = torch._C._distributed_c10d
 Row = list[Any]
 """A `trace.Call` while it is being recorded."""
 FUTURE_DELAY = 0.002
-"""Seconds until a withheld result goes to its future, which does not report when it is awaited."""
+"""Seconds until a withheld result goes to its future, which does not report when it is awaited.
+
+It takes three times as long if no other is under way, so that it arrives after the next one's.
+"""
 
 
 class Log:
@@ -202,6 +205,8 @@ class WithheldWork(ObservedWork):
 
     def get_future(self) -> Any:
         """Return a future that completes a little later, whether or not anybody waits for it."""
+        before = sum(not work.done for work in self._withheld_works if work is not self)
+        delay = FUTURE_DELAY * (1 if before % 2 else 3)
         self._waited()
         promise = getattr(self.inner, "promise", None)
         if self._future is None and promise is not None:  # No other thread runs in a simulation.
@@ -213,7 +218,7 @@ class WithheldWork(ObservedWork):
             )
 
             def hand_over() -> None:
-                time.sleep(FUTURE_DELAY)
+                time.sleep(delay)
                 rank_device.enter()  # Each thread has its own current device.
                 try:
                     self._hand_over()

@@ -17,7 +17,7 @@ from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
 
 INTERRUPTED = "the session was interrupted"
-FORM = 4
+FORM = 5
 """Version of the file format. A file of another version is refused."""
 
 RuleVerdict = Literal[
@@ -217,6 +217,7 @@ class Certificate(Strict):
         places: Number of runs by place: `simulated`, or the backend.
         unreal: Cases that failed in the simulation alone, which accuses nobody, with the rules.
         not_simulated: Why nothing was simulated; empty if cases were.
+        schedules: For each small case of which all schedules were run, their number.
         digest: SHA-256 over all other fields.
     """
 
@@ -236,6 +237,7 @@ class Certificate(Strict):
     places: dict[str, int]
     unreal: dict[str, str]
     not_simulated: str
+    schedules: tuple[int, ...]
     form: int = FORM
     kind: Literal["certificate"] = "certificate"
     digest: str = ""

@@ -10,6 +10,7 @@ from ddp_invariants.report.certificate.certificate import (
     RuleVerdict,
     Subject,
 )
+from ddp_invariants.search.messages import explored
 
 ORDER: tuple[RuleVerdict, ...] = (
     "violated",
@@ -120,6 +121,8 @@ def where(certificate: Certificate) -> str:
     ]
     if certificate.not_simulated:
         lines.append(f"nothing was simulated: {certificate.not_simulated}")
+    if certificate.schedules:
+        lines.append(explored(certificate.schedules))
     if alone:
         lines.append(f"{alone} cases failed in the simulation alone, which accuses nobody")
     return "; ".join(lines)

@@ -32,3 +32,8 @@ def root(options: Any, named: Any) -> int:
         if hasattr(option, "rootRank"):
             return int(option.rootRank)
     return next((option for option in (*options, *named.values()) if type(option) is int), 0)
+
+
+def waits(options: Any, named: Any) -> bool:
+    """Return whether the arguments say that the caller waits at once."""
+    return any(getattr(option, "asyncOp", True) is False for option in (*options, *named.values()))

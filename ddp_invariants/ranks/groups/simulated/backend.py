@@ -72,7 +72,15 @@ class SimulatedBackend:
             return [results] * len(posts)
 
         sent = list(map(memory, tensors))
-        return self._post("allreduce", (operation,), sent, sent, compute, tensors)
+        return self._post(
+            "allreduce",
+            (operation,),
+            sent,
+            sent,
+            compute,
+            tensors,
+            waits=arguments.waits(options, named),
+        )
 
     def reduce(self, tensors: Any, *options: Any, **named: Any) -> Any:
         """Reduce one tensor for the root; the other ranks' tensors stay as they are."""
@@ -86,7 +94,15 @@ class SimulatedBackend:
             return [[total if rank == root else None] for rank in range(len(posts))]
 
         sent = list(map(memory, tensors))
-        return self._post("reduce", (operation, root), sent, sent, compute, tensors)
+        return self._post(
+            "reduce",
+            (operation, root),
+            sent,
+            sent,
+            compute,
+            tensors,
+            waits=arguments.waits(options, named),
+        )
 
     def reduce_scatter(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Reduce a list of tensors, and give each rank one."""
@@ -116,7 +132,11 @@ class SimulatedBackend:
                 for rank in range(size)
             ]
 
-        return SilentWork(self._post(kind, (operation,), sent, outputs, compute))
+        return SilentWork(
+            self._post(
+                kind, (operation,), sent, outputs, compute, waits=arguments.waits(options, named)
+            )
+        )
 
     def reduce_scatter_single(
         self, output: Tensor, whole: Tensor, *options: Any, **named: Any
@@ -150,15 +170,27 @@ class SimulatedBackend:
             return [[None] * len(sent) if rank == root else sent for rank in range(len(posts))]
 
         sent = list(map(memory, tensors))
-        return self._post("broadcast", (root,), sent, sent, compute, tensors)
+        return self._post(
+            "broadcast",
+            (root,),
+            sent,
+            sent,
+            compute,
+            tensors,
+            waits=arguments.waits(options, named),
+        )
 
-    def allgather(self, outputs: Any, inputs: Any, *_options: Any, **_named: Any) -> Any:
+    def allgather(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Give all ranks the list of all ranks' tensors."""
         inputs, listed = arguments.listed(inputs), arguments.nested(outputs)
         refusals.require_length("allgather", listed, self._group.size)
-        return self._all_gather("allgather", [listed], inputs)
+        return self._all_gather(
+            "allgather", [listed], inputs, waits=arguments.waits(options, named)
+        )
 
-    def _all_gather(self, kind: str, outputs: list[list[Tensor]], inputs: list[Tensor]) -> Any:
+    def _all_gather(
+        self, kind: str, outputs: list[list[Tensor]], inputs: list[Tensor], *, waits: bool
+    ) -> Any:
         """Give all ranks a list of all ranks' tensors for each tensor that they send."""
         self._require_sent(kind, inputs)
         for listed, own in zip(outputs, inputs, strict=True):
@@ -169,23 +201,28 @@ class SimulatedBackend:
                 posts
             )
 
-        return self._post(kind, (), inputs, [out for listed in outputs for out in listed], compute)
+        return self._post(
+            kind, (), inputs, [out for listed in outputs for out in listed], compute, waits=waits
+        )
 
-    def allgather_coalesced(self, outputs: Any, inputs: Any, *_options: Any, **_named: Any) -> Any:
+    def allgather_coalesced(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Give all ranks all ranks' lists of tensors."""
         refusals.require_length("allgather_coalesced", list(outputs), self._group.size)
         return self._all_gather(
-            "allgather_coalesced", [list(each) for each in zip(*outputs, strict=True)], list(inputs)
+            "allgather_coalesced",
+            [list(each) for each in zip(*outputs, strict=True)],
+            list(inputs),
+            waits=arguments.waits(options, named),
         )
 
-    def all_gather_single(self, output: Tensor, own: Tensor, *_options: Any, **_named: Any) -> Any:
+    def all_gather_single(self, output: Tensor, own: Tensor, *options: Any, **named: Any) -> Any:
         """Give all ranks all ranks' tensors, one after another."""
-        return self.all_gather_single_coalesced([output], [own])
+        return self.all_gather_single_coalesced([output], [own], *options, **named)
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(
-        self, outputs: Any, inputs: Any, *_options: Any, **_named: Any
+        self, outputs: Any, inputs: Any, *options: Any, **named: Any
     ) -> Any:
         """Do so with several tensors."""
         size = self._group.size
@@ -196,7 +233,9 @@ class SimulatedBackend:
                     f"of {size} ranks {own.numel()}"
                 )
         chunks = [list(torch.chunk(output, size)) for output in outputs]
-        return self._all_gather("all_gather_single", chunks, list(inputs))
+        return self._all_gather(
+            "all_gather_single", chunks, list(inputs), waits=arguments.waits(options, named)
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -213,7 +252,9 @@ class SimulatedBackend:
             gathered = [post.inputs[0] for post in posts]
             return [gathered if rank == root else [] for rank in range(len(posts))]
 
-        return self._post("gather", (root,), inputs, here, compute)
+        return self._post(
+            "gather", (root,), inputs, here, compute, waits=arguments.waits(options, named)
+        )
 
     def scatter(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Give each rank one tensor of the root's list."""
@@ -228,11 +269,19 @@ class SimulatedBackend:
             return [[tensor] for tensor in posts[root].inputs]
 
         taken = list(map(memory, outputs))
-        return self._post("scatter", (root,), list(map(memory, sent)), taken, compute, outputs)
+        return self._post(
+            "scatter",
+            (root,),
+            list(map(memory, sent)),
+            taken,
+            compute,
+            outputs,
+            waits=arguments.waits(options, named),
+        )
 
     # Exchanges of different parts.
 
-    def alltoall(self, outputs: Any, inputs: Any, *_options: Any, **_named: Any) -> Any:
+    def alltoall(self, outputs: Any, inputs: Any, *options: Any, **named: Any) -> Any:
         """Give each rank one tensor of every rank's list."""
         outputs, inputs = list(outputs), list(inputs)
         for tensors in (inputs, outputs):
@@ -243,7 +292,9 @@ class SimulatedBackend:
         def compute(posts: list[Post]) -> list[Any]:
             return [[post.inputs[rank] for post in posts] for rank in range(len(posts))]
 
-        return self._post("alltoall", (), inputs, outputs, compute)
+        return self._post(
+            "alltoall", (), inputs, outputs, compute, waits=arguments.waits(options, named)
+        )
 
     def all_to_all_single(
         self,
@@ -251,8 +302,8 @@ class SimulatedBackend:
         own: Tensor,
         output_sizes: Sequence[int] | None = None,
         input_sizes: Sequence[int] | None = None,
-        *_options: Any,
-        **_named: Any,
+        *options: Any,
+        **named: Any,
     ) -> Any:
         """Give each rank a part of every rank's tensor; sizes count rows, and are equal if empty."""
         self._require_sent("alltoall_base", [own, output])
@@ -276,15 +327,23 @@ class SimulatedBackend:
             arithmetic.parts(output, taken),
             compute,
             [output],
+            waits=arguments.waits(options, named),
         )
 
     alltoall_base = all_to_all_single
 
     # Without data.
 
-    def barrier(self, *_options: Any, **_named: Any) -> Any:
+    def barrier(self, *options: Any, **named: Any) -> Any:
         """Wait for all ranks."""
-        return self._post("barrier", (), [], [], lambda posts: [[] for _ in posts])
+        return self._post(
+            "barrier",
+            (),
+            [],
+            [],
+            lambda posts: [[] for _ in posts],
+            waits=arguments.waits(options, named),
+        )
 
     def monitored_barrier(self, *_options: Any, **_named: Any) -> None:
         """Wait for all ranks, at once."""
@@ -309,7 +368,7 @@ class SimulatedBackend:
             raise RuntimeError("input tensor has to be contiguous")
         if not sends and source == self._rank:
             raise RuntimeError("Pair is not connected")
-        self._simulation.turns.pass_on()
+        self._simulation.arrivals.call()
         message = Message(tensor, source, target, tag)
         others = self._group.receives if sends else self._group.messages
         met = next((other for other in others if message.meets(other)), None)
@@ -320,8 +379,9 @@ class SimulatedBackend:
             message.join(met, sends=sends)
         verb, peer = ("send to", target) if sends else ("receive from", source)
         return SimulatedWork(
-            self._simulation.turns,
+            self._simulation.arrivals,
             self._simulation.promises,
+            lambda: message.met,
             lambda: message.met,
             lambda: None,
             [tensor],
@@ -347,9 +407,11 @@ class SimulatedBackend:
         outputs: list[Tensor],
         compute: Callable[[list[Post]], list[Any]],
         value: Any = None,
+        *,
+        waits: bool,
     ) -> Any:
-        turns, rank = self._simulation.turns, self._rank
-        turns.pass_on()
+        arrivals, rank = self._simulation.arrivals, self._rank
+        arrivals.call()
         sent = inputs or outputs
         even = kind not in (*UNEVEN, "scatter")
         sizes = tuple(tensor.numel() for tensor in sent) if even else ()
@@ -362,14 +424,17 @@ class SimulatedBackend:
         )
         exchange = self._exchange()
         exchange.posts[rank] = post
-        if self._simulation.early and exchange.complete:
-            for peer in range(exchange.size):
-                exchange.deliver(peer)
+        arrival = post.arrival = arrivals.start(
+            lambda: exchange.complete, lambda: exchange.deliver(rank), waits=waits
+        )
+        for each in exchange.arrivals:
+            arrivals.arrive(each)
         return SimulatedWork(
-            turns,
+            arrivals,
             self._simulation.promises,
             lambda: exchange.complete,
-            lambda: exchange.deliver(rank),
+            lambda: arrivals.due(arrival),
+            lambda: arrivals.take(arrival),
             outputs if value is None else value,
             f"{kind} #{self._posted}",
         )

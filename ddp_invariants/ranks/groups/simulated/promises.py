@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ddp_invariants.ranks.groups.simulated.turns import Ready, Turns
+from ddp_invariants.ranks.groups.simulated.arrivals import Arrivals
+from ddp_invariants.ranks.groups.simulated.turns import Ready
 
 _Future: Any = torch._C.Future
 _plain_wait, _plain_done = _Future.wait, _Future.done
@@ -23,15 +24,21 @@ class Promise:
 
     Args:
         ready: The condition.
+        due: True as soon as the future may be completed without a wait for it.
         take: Called before the future is completed; it writes the results.
         value: Returns the future's value.
         words: The condition in words.
     """
 
     def __init__(
-        self, ready: Ready, take: Callable[[], object], value: Callable[[], Any], words: str
+        self,
+        ready: Ready,
+        due: Ready,
+        take: Callable[[], object],
+        value: Callable[[], Any],
+        words: str,
     ) -> None:
-        self.ready, self.words = ready, words
+        self.ready, self.due, self.words = ready, due, words
         self._take, self._value = take, value
         self.future = torch.futures.Future[Any]()
 
@@ -49,20 +56,20 @@ class Promises:
     """The promises of all ranks of one simulated case.
 
     Args:
-        turns: The ranks' turns.
+        arrivals: The arrivals of the results.
         size: The number of ranks.
     """
 
-    def __init__(self, turns: Turns, size: int) -> None:
-        self._turns = turns
+    def __init__(self, arrivals: Arrivals, size: int) -> None:
+        self._arrivals = arrivals
         self._open: list[list[Promise]] = [[] for _ in range(size)]
 
     def make(self, promise: Promise) -> Any:
         """Return the future of a new promise of the running rank."""
-        if promise.ready():
+        if promise.due():
             promise.keep()
             return promise.future
-        self._open[self._turns.running].append(promise)
+        self._open[self._arrivals.turns.running].append(promise)
         if torch._C._current_graph_task_id() != -1:
             if torch._C._current_autograd_node() is None:
                 self._keep_all()
@@ -73,31 +80,39 @@ class Promises:
 
     def _keep_all(self) -> None:
         """Wait for all promises of the running rank, also for those made meanwhile."""
-        promises = self._open[self._turns.running]
+        promises = self._open[self._arrivals.turns.running]
         while promises:
-            self._turns.wait(promises[0].ready, promises[0].words)
+            self._arrivals.wait(promises[0].ready, promises[0].words)
             promises.pop(0).keep()
 
-    def keep_ready(self) -> None:
-        """Complete the running rank's futures whose condition holds."""
-        promises = self._open[self._turns.running]
-        # Completing one may complete, or make, others.
-        while (promise := next((each for each in promises if each.ready()), None)) is not None:
-            promises.remove(promise)
-            promise.keep()
+    def _keep_one(self, which: Callable[[Promise], bool]) -> bool:
+        """Complete the first of the running rank's futures of which something holds, if any."""
+        promises = self._open[self._arrivals.turns.running]
+        promise = next((each for each in promises if which(each)), None)
+        if promise is None:
+            return False
+        promises.remove(promise)
+        promise.keep()
+        return True
 
     def wait(self, future: Any) -> None:
         """Hand on until a future is complete."""
         while not _plain_done(future):
-            promises = self._open[self._turns.running]
+            promises = self._open[self._arrivals.turns.running]
             words = promises[0].words if promises else "a future that nothing completes"
-            self._turns.wait(lambda: any(p.ready() for p in promises) or _plain_done(future), words)  # noqa: B023 - called within the iteration
-            self.keep_ready()
+            self._arrivals.wait(
+                lambda: any(p.ready() for p in promises) or _plain_done(future),  # noqa: B023 - called within the iteration
+                words,
+            )
+            # Completing one may complete, or make, others.
+            if not self._keep_one(lambda promise: promise.due()):
+                self._keep_one(lambda promise: promise.ready())
 
     def poll(self) -> None:
         """Let other ranks run, and complete the futures that can be."""
-        self._turns.give_way()
-        self.keep_ready()
+        self._arrivals.look()
+        while self._keep_one(lambda promise: promise.ready()):
+            pass
 
 
 _current: list[Promises] = []

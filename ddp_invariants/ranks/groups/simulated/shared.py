@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from ddp_invariants.ranks.groups.simulated.arrivals import Arrivals
 from ddp_invariants.ranks.groups.simulated.promises import Promises
 from ddp_invariants.ranks.groups.simulated.turns import Turns
 from ddp_invariants.ranks.groups.simulated.works import Exchange, Message
@@ -29,17 +30,19 @@ class Simulation:
     """The state that all groups of one simulated case share.
 
     Attributes:
-        turns: The ranks' turns.
-        promises: Their futures.
-        early: True if results are written as soon as all ranks have posted; otherwise when
-            they are waited for.
+        arrivals: The arrivals of results.
+        promises: The ranks' futures.
         groups: The groups, by name.
     """
 
-    turns: Turns
+    arrivals: Arrivals
     promises: Promises
-    early: bool
     groups: dict[str, Group] = field(default_factory=dict)
+
+    @property
+    def turns(self) -> Turns:
+        """The ranks' turns."""
+        return self.arrivals.turns
 
     def group(self, name: str, size: int) -> Group:
         """Return the group of a name, made at first use."""

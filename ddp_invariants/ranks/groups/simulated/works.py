@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ddp_invariants.ranks.groups.simulated.arrivals import Arrival, Arrivals
 from ddp_invariants.ranks.groups.simulated.promises import Promise, Promises
-from ddp_invariants.ranks.groups.simulated.turns import Ready, Turns
+from ddp_invariants.ranks.groups.simulated.turns import Ready
 
 # These classes are public names of torch.distributed without type stubs.
 _c10d: Any = torch._C._distributed_c10d
@@ -27,14 +28,14 @@ class Post:
         inputs: Copies of the tensors that the rank sends.
         outputs: The tensors that take its results.
         compute: Computes the results of all ranks.
-        done: True once the results are in the outputs.
+        arrival: When its results are written; None before the post is matched.
     """
 
     call: tuple[Any, ...]
     inputs: list[Tensor]
     outputs: list[Tensor]
     compute: Compute
-    done: bool = False
+    arrival: Arrival | None = None
 
 
 @dataclass
@@ -58,12 +59,14 @@ class Exchange:
         call = self.posts[0].call
         return all(post.call == call for post in self.posts.values())
 
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """The arrivals of the results at the ranks that have posted."""
+        return [post.arrival for post in self.posts.values() if post.arrival is not None]
+
     def deliver(self, rank: int) -> None:
-        """Write a rank's results to its outputs, once."""
+        """Write a rank's results to its outputs."""
         post = self.posts[rank]
-        if post.done:
-            return
-        post.done = True
         if self._results is None:
             self._results = post.compute([self.posts[peer] for peer in range(self.size)])
         with torch.no_grad():
@@ -159,23 +162,25 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
 
     def __init__(
         self,
-        turns: Turns,
+        arrivals: Arrivals,
         promises: Promises,
         ready: Ready,
+        due: Ready,
         take: Callable[[], None],
         value: Any,
         words: str,
         source: Callable[[], int] | None = None,
     ) -> None:
         super().__init__()
-        self._turns, self._promises, self._ready, self._take = turns, promises, ready, take
+        self._arrivals, self._promises = arrivals, promises
+        self._ready, self._due, self._take = ready, due, take
         self._value, self._words, self._source = value, words, source
         self._future: Any = None
 
     def wait(self, timeout: dt.timedelta | None = None) -> bool:
         """Hand on until all ranks have posted, and take the results."""
         del timeout
-        self._turns.wait(self._ready, self._words)
+        self._arrivals.wait(self._ready, self._words)
         self._take()
         return True
 
@@ -186,7 +191,7 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
     def is_completed(self) -> bool:
         """Let other ranks run, and return whether all have posted."""
         if not self._ready():
-            self._turns.give_way()
+            self._arrivals.look()
         if self._ready():
             self._take()
             return True
@@ -216,7 +221,7 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
             take: Called before.
             value: Returns the future's value.
         """
-        return self._promises.make(Promise(self._ready, take, value, self._words))
+        return self._promises.make(Promise(self._ready, self._due, take, value, self._words))
 
     def source_rank(self) -> int:
         """Return the rank that sent what was received.
