@@ -24,12 +24,22 @@ LayerKind = Literal[
     "attention",
     "batch_norm",
     "dropout",
+    "terms",
 ]
 
 Shape = tuple[int, ...]
 
 ROWS = 4
 """Rows of an embedding's table: so few that samples share them, so many that batches omit some."""
+
+
+SHARES = 13
+"""The terms of a `terms` layer that follow one another and have different shares."""
+
+
+def share(term: int) -> float:
+    """Return the factor of a term of a `terms` layer: exact, and unlike its neighbours'."""
+    return (term % SHARES + 1) / 16
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,11 @@ KINDS: dict[LayerKind, Kind] = {
         divisor=4,
         low=False,
         norms_batches=True,
+    ),
+    "terms": Kind(
+        parameters=lambda layer, width: {
+            f"module.{number}": (width,) for number in range(layer.outputs)
+        },
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),
 }

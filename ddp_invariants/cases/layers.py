@@ -26,6 +26,12 @@ Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
 
+LARGEST_WIDTH = 1 << 20
+"""The largest width of a layer: a larger number is a typing error."""
+
+MOST_NUMBERS = 1 << 22
+"""The most numbers of a model; ranks would record more evidence of a larger one than they may."""
+
 
 @dataclass(frozen=True)
 class Layer(Strict):
@@ -43,8 +49,11 @@ class Layer(Strict):
             sample has four numbers a channel; in training it norms by the rank's batch and changes
             a running mean, a running variance and a count in its buffers, in evaluation it norms
             by these. `dropout` multiplies each number by zero or two in training, as torch's
-            default generator decides, and passes its input on in evaluation.
-        outputs: Width of the result of a `linear` layer; channels of that of a `convolution`.
+            default generator decides, and passes its input on in evaluation. `terms` adds up the
+            products of its input with `outputs` vectors, each with a share of its own (`share`).
+            The vectors are named `module.0`, `module.1`, ….
+        outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
+            number of vectors of `terms`.
         bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
         activation: The function applied to the result: none, max(x, 0), or x times the normal
             distribution's integral.
@@ -82,7 +91,7 @@ class Layer(Strict):
         one_of("activation", self.activation, Activation)
         one_of("layout", self.layout, Layout)
         one_of("dtype", self.dtype, Dtype)
-        between("outputs", self.outputs, 1, 4096)
+        between("outputs", self.outputs, 1, LARGEST_WIDTH)
         self._require_computable()
         self._require_kind()
 
@@ -197,7 +206,7 @@ class Model(Strict):
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
-        between("inputs", self.inputs, 1, 4096)
+        between("inputs", self.inputs, 1, LARGEST_WIDTH)
         require(len(self.layers) > 0, "layers", self.layers, "at least one layer")
         widths = self.widths()
         for index, layer in enumerate(self.layers):
@@ -241,6 +250,12 @@ class Model(Strict):
             "layers",
             [layer.kind for layer in self.layers],
             "at least one trainable parameter with elements",
+        )
+        require(
+            self.numbers <= MOST_NUMBERS,
+            "layers",
+            self.numbers,
+            f"parameters and buffers of at most {MOST_NUMBERS:,} numbers",
         )
 
     def _require_tied(self, index: int) -> None:

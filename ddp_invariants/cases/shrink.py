@@ -22,6 +22,9 @@ _FEW = 40
 
 Plan = TypeVar("Plan", bound="DataclassInstance")
 
+_FEW = 8
+"""Numbers up to this limit are made smaller by all smaller numbers."""
+
 
 def simpler(case: Case) -> Iterator[Case]:
     """Yield cases that are one step simpler and can be run, the greatest steps first."""
@@ -44,16 +47,36 @@ def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
     yield from _fewer(case, "rounds")
     for index, layer in enumerate(case.model.layers):
         for plain in simpler_fields(layer, Layer(layer.kind)):
-            layers = (*case.model.layers[:index], plain, *case.model.layers[index + 1 :])
+            yield from _tried(case, layers=_with_layer(case, index, plain))
+        for outputs in lower(layer.outputs):
+            layers = _with_layer(case, index, replace(layer, outputs=outputs))
             yield from _tried(case, layers=layers)
-    for inputs in (1, case.model.inputs // 2):
-        if inputs < case.model.inputs:
-            yield from _tried(case, inputs=inputs)
+            if case.model.inputs == layer.outputs:  # A square matrix stays square.
+                yield from _tried(case, layers=layers, inputs=outputs)
+    for inputs in lower(case.model.inputs):
+        yield from _tried(case, inputs=inputs)
+
+
+def _with_layer(case: TrainingCase, index: int, layer: Layer) -> tuple[Layer, ...]:
+    """Return the case's layers with another layer in one place."""
+    return (*case.model.layers[:index], layer, *case.model.layers[index + 1 :])
+
+
+def lower(number: int, least: int = 1) -> Iterator[int]:
+    """Yield some smaller numbers, the smallest first: each twice as close as the one before.
+
+    A search that goes on from the first that fails finds a threshold in few tries.
+    """
+    distance = number - least
+    while distance > 0:
+        yield number - distance
+        distance //= 2
 
 
 def _fewer(case: TrainingCase, name: str, least: int = 1) -> Iterator[TrainingCase]:
-    """Yield the case with each smaller number in a field, the smallest first."""
-    for number in range(least, getattr(case, name)):
+    """Yield the case with smaller numbers in a field, the smallest first."""
+    most = getattr(case, name)
+    for number in range(least, most) if most <= _FEW else lower(most, least):
         yield from _tried(case, **{name: number})
 
 

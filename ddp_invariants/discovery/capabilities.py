@@ -221,6 +221,7 @@ _OWN: dict[str, Capability] = {
     "batch_norm": _kind("batch_norm", "a batch normalised by itself"),
     "attention": _kind("attention"),
     "dropout": _kind("dropout"),
+    "terms": _kind("terms"),
     "sgd": Capability(
         lambda case: case.optimizer.kind == "sgd",
         lambda case: replace(

@@ -74,12 +74,24 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "optimizer": case.optimizer.kind,
         "steps": str(case.steps),
         "accumulation": str(case.accumulation),
+        "batch": str(rounded(case.data.batch_size)),
+        "parameters": str(rounded(sum(len(layer.parameters) for layer in layers))),
+        "largest tensor": f"{rounded(_largest(case))} elements",
         "gradients": case.zero_grad,
         "values": case.values,
     }
     for situation in SITUATIONS:
         counted |= situation.counted(case)
     return counted
+
+
+def _largest(case: TrainingCase) -> int:
+    """Return the number of elements of the case's largest parameter."""
+    return max(
+        size
+        for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
+        for size in layer.sizes(width) or [0]
+    )
 
 
 def _buckets(case: TrainingCase) -> str:

@@ -20,6 +20,8 @@ _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
 """Ranks to add, and factors of widths and bucket cap. A parameter stays on its side of the cap."""
 _SAMPLES = 48
 """Samples enough for the ranks' batches to differ at every step."""
+_LARGE = 500
+"""A number of a model's numbers from which the model is large enough."""
 _DEALT = 240
 """Samples enough that no random shards are equal, or disjoint, by chance."""
 
@@ -56,6 +58,8 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
 
 
 def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) -> TrainingCase:
+    if case.model.numbers > _LARGE:
+        widths = cap = 1
     # An embedding table keeps its number of rows.
     table = 0 if case.model.layers[0].kind == "embedding" else None
     layers = tuple(

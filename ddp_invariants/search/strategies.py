@@ -26,6 +26,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
+from ddp_invariants.search.scale import scaled
 from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.draft import Draft
@@ -177,7 +178,9 @@ def training_cases(
     if capped and fitting:
         # Parameters that just fill a bucket expose a slightly smaller capacity, as MB for MiB.
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
-    return scope.fit(_drawn_case(draft, bucket_cap=cap, rounds=rounds))
+    case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
+    # A rule about capacities judges no case without one.
+    return scope.fit(replace(case, bucket_cap=case.bucket_cap or cap) if capped else case)
 
 
 def _options(wanted: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,194 @@
+"""Large cases: a few percent of all cases are large along one axis.
+
+Real code has limits beyond the sizes of most cases: a bitmask of 64 parameters, chunks of 1,024
+elements, a first bucket of 1 MiB, a counter of four bits. A case that is large along every axis
+would take long, and would show nothing more.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Layout, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.schedule import RateSchedule
+
+AXES = st.sampled_from(
+    ("",) * 471
+    + ("parameters", "layers", "square", "length", "elements", "steps") * 4
+    + ("batch", "batch", "backwards", "backwards", "mebibytes")
+)
+"""The axis along which a case is large; none in most cases."""
+_PARAMETERS = (33, 65, 129, 32, 64, 12, 17, 100, 128, 257, 300)
+_LAYERS = (12, 11, 16, 17)
+_SIDES = (9, 16, 17, 10, 12, 31, 32, 33, 48, 64, 65, 100)
+_LENGTHS = (13, 17, 31, 33, 61, 65, 97, 127, 129, 257, 509, 1021)
+_ELEMENTS = (1025, 1023, 1024, 4097, 2047, 4095, 16_383, 16_385, 16_384)
+_MEBIBYTES = (262_145, 65_537, 262_143, 131_073, 65_535, 524_289)
+_MEBIBYTE_CAPS = (None, 1 << 20, None, 4 << 20)
+"""Bucket capacities of cases with tensors of about a mebibyte; None leaves the default."""
+_STEPS = (17, 12, 21, 16, 20, 25, 33, 40)
+_BACKWARDS = (11, 17, 33, 12, 16, 32)
+_BATCHES = (33, 16, 17, 64)
+_FEW_RANKS = 4
+_SMALL_RATE = -16
+"""Binary logarithm of a learning rate at which a large model does not diverge in a few steps."""
+
+
+def scaled(case: TrainingCase, draw: Callable[[Any], Any]) -> TrainingCase:
+    """Return a drawn case, made large along one axis in a few percent of all cases.
+
+    Args:
+        case: The case.
+        draw: Hypothesis' `draw`.
+    """
+    axis = draw(AXES)
+    if not axis:
+        return case
+    size, variant = draw(st.integers(0, 23)), draw(st.integers(0, 7))
+    if case.rounds > 1 or case.kills:  # Each run of such a case takes long by itself.
+        return case
+    try:
+        return _GROWN[axis](_few(case), size, variant)
+    except CaseError:  # The axis does not suit what else the case contains.
+        return case
+
+
+def _few(case: TrainingCase) -> TrainingCase:
+    """Return the case with few ranks, micro-steps and samples."""
+    world_size = min(case.world_size, _FEW_RANKS)
+    data = replace(
+        case.data,
+        samples=min(case.data.samples, 4 * world_size),
+        batch_size=min(2, case.data.batch_size),
+    )
+    return _changed(case, world_size=world_size, data=data, accumulation=min(case.accumulation, 2))
+
+
+def _changed(case: TrainingCase, **changes: Any) -> TrainingCase:
+    """Return the case with other fields, and with those of its situations that suit them."""
+    optimizer = changes.pop("optimizer", case.optimizer)
+    changed = replace(
+        case, situations=(), optimizer=replace(optimizer, kernels="default"), **changes
+    )
+    for situation in case.situations:
+        changed = _or_unchanged(changed, situations=(*changed.situations, situation))
+    return _or_unchanged(changed, optimizer=optimizer)
+
+
+def _or_unchanged(case: TrainingCase, **changes: Any) -> TrainingCase:
+    try:
+        return replace(case, **changes)
+    except CaseError:
+        return case
+
+
+def _gently(case: TrainingCase, model: Model, **changes: Any) -> TrainingCase:
+    """Return the case with a large model, and a learning rate that suits it."""
+    optimizer = replace(case.optimizer, log2_lr=_SMALL_RATE)
+    changes = {"steps": min(case.steps, 2), "log2_scale": 0, "optimizer": optimizer, **changes}
+    return _changed(case, model=model, **changes)
+
+
+def _of(values: tuple[Any, ...], number: int) -> Any:
+    return values[number % len(values)]
+
+
+def _parameters(case: TrainingCase, size: int, _variant: int) -> TrainingCase:
+    """Add up to 300 vectors."""
+    terms = Layer("terms", _of(_PARAMETERS, size), dtype=case.model.layers[0].dtype)
+    model = (
+        case.model
+        if case.model.widths()[-1] <= 2
+        else Model(case.model.inputs, (*case.model.layers, Layer("linear", 1, dtype=terms.dtype)))
+    )
+    return _gently(case, Model(model.inputs, (*model.layers, terms)))
+
+
+def _layers(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Add so many layers that their numbers have two digits."""
+    dtype = case.model.layers[0].dtype
+    count = max(_of(_LAYERS, size) - len(case.model.layers), 1)
+    layer = Layer("linear", 1, dtype=dtype) if variant % 2 else Layer("scale", dtype=dtype)
+    narrow = Layer("linear", 1, dtype=dtype)
+    return _gently(case, Model(case.model.inputs, (*case.model.layers, narrow, *(layer,) * count)))
+
+
+def _square(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Train square matrices with sides over eight."""
+    side, dtype = _of(_SIDES, size), case.model.layers[0].dtype
+    layout: Layout = _of(("contiguous", "contiguous", "transposed", "strided"), variant)
+    square = Layer("linear", side, dtype=dtype, layout=layout, bias=variant > 3)
+    return _gently(case, Model(side, (square, *(square,) * (variant % 2))))
+
+
+def _length(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Train vectors with odd and prime numbers of elements, or about as many as ranks."""
+    lengths = (*_LENGTHS, *(max(case.world_size + more, 1) for more in (-1, 0, 1)))
+    length, dtype = _of(lengths, size), case.model.layers[0].dtype
+    vector = Layer("linear", length, dtype=dtype, bias=True)
+    return _gently(case, Model(1 + variant % 3, (vector, Layer("linear", 1, dtype=dtype))))
+
+
+def _elements(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Train tensors with about a power of two of elements."""
+    return _long(case, _of(_ELEMENTS, size), variant, bucket_cap=case.bucket_cap)
+
+
+def _mebibytes(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Train tensors of about a mebibyte, in one short step."""
+    data = Data(samples=case.world_size, batch_size=1)
+    cap, count = _of(_MEBIBYTE_CAPS, variant), _of(_MEBIBYTES, size)
+    if case.model.layers[0].dtype == "float64":  # A tensor of as many bytes.
+        count = count // 2 + count % 4 - 1
+    return _long(case, count, variant, bucket_cap=cap, data=data, steps=1, accumulation=1)
+
+
+def _long(case: TrainingCase, count: int, variant: int, **changes: Any) -> TrainingCase:
+    dtype = case.model.layers[0].dtype
+    wide = Layer("linear", count, dtype=dtype, bias=bool(variant % 2))
+    model = Model(1, (wide, Layer("linear", 1, dtype=dtype)))
+    return _gently(case, model, world_size=min(case.world_size, 3), **changes)
+
+
+def _steps(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Train for up to 40 steps, often with a schedule of the learning rate."""
+    # In more steps, integers would leave the exact numbers, and some models would diverge.
+    optimizer = replace(case.optimizer, log2_lr=min(case.optimizer.log2_lr, -9))
+    model = Model(case.model.inputs, case.model.layers[:2])
+    changed = _changed(
+        case, steps=_of(_STEPS, size), values="real", log2_scale=0, optimizer=optimizer, model=model
+    )
+    return changed.with_situation(RateSchedule((0, -1, -2))) if variant % 2 else changed
+
+
+def _backwards(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Accumulate the gradients of up to 33 backwards, if the case accumulates at all."""
+    if case.accumulation == 1:
+        return _steps(case, size, variant)
+    optimizer = replace(case.optimizer, log2_lr=min(case.optimizer.log2_lr, -9))
+    return _changed(case, accumulation=_of(_BACKWARDS, size), steps=2, optimizer=optimizer)
+
+
+def _batch(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Train on batches of up to 64 samples, of which the last may be short."""
+    batch_size = _of(_BATCHES, size)
+    data = replace(case.data, batch_size=batch_size, samples=case.world_size * batch_size + variant)
+    return _gently(case, case.model, data=data)
+
+
+_GROWN: dict[str, Callable[[TrainingCase, int, int], TrainingCase]] = {
+    "parameters": _parameters,
+    "layers": _layers,
+    "square": _square,
+    "length": _length,
+    "elements": _elements,
+    "mebibytes": _mebibytes,
+    "steps": _steps,
+    "backwards": _backwards,
+    "batch": _batch,
+}
