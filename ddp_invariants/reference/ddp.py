@@ -252,9 +252,9 @@ class DistributedDataParallel(nn.Module):
         ]
         # Made on the gradients' device, because the host would wait for a copy from the CPU.
         flags = gradients[0].new_ones(len(gradients))
-        for flag, parameter in zip(flags, bucket.parameters, strict=True):
+        for number, parameter in enumerate(bucket.parameters):
             if parameter.grad is None:
-                flag.zero_()
+                flags[number] = 0
         return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags])
 
     def _finish(self) -> None:

@@ -50,6 +50,10 @@ class Offer(Protocol):
         """Return whether cases may contain a capability."""
 
 
+_CHOICES: dict[tuple[Any, ...], Any] = {}
+"""The strategies of `Draft.choice`. Hypothesis needs longer to make one than to draw from it."""
+
+
 @dataclass
 class Draft:
     """The parts of a training case that are drawn so far.
@@ -92,7 +96,10 @@ class Draft:
 
     def choice(self, values: Sequence[Value]) -> Value:
         """Draw one of some values, the simplest first."""
-        chosen: Value = self.draw(self.st.sampled_from(values))
+        key = (*values, *map(type, values))  # 1 and True are equal.
+        if key not in _CHOICES:
+            _CHOICES[key] = self.st.sampled_from(values)
+        chosen: Value = self.draw(_CHOICES[key])
         return chosen
 
     def coin(self) -> bool:

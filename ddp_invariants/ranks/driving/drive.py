@@ -326,6 +326,11 @@ def _required(method: Any) -> tuple[str, ...]:
 
 def _takes(method: Any, argument: str) -> bool:
     """Return whether a callable takes an argument of that name."""
+    return _signature_takes(getattr(method, "__func__", method), argument)
+
+
+@lru_cache(maxsize=1024)
+def _signature_takes(method: Any, argument: str) -> bool:
     try:
         parameters = inspect.signature(method).parameters.values()
     except (TypeError, ValueError):

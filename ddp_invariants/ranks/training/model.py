@@ -1,6 +1,6 @@
 """A case's model as a torch module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -73,6 +73,20 @@ class Replica(nn.Module):
             owner = None if layer.tied is None else self.layers[layer.tied]
             self.layers.append(built(layer, widths[index], values, owner))
 
+    def named_modules(
+        self,
+        memo: set[nn.Module] | None = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,  # noqa: FBT001, FBT002 - torch's
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Return this module and all within, as torch does, without a generator for each.
+
+        Every look at parameters or buffers begins here, some tens of times in a step.
+        """
+        found: list[tuple[str, nn.Module]] = []
+        _add_modules(self, set() if memo is None else memo, prefix, remove_duplicate, found)
+        return iter(found)
+
     @property
     def drawing(self) -> list[NotedDropout]:
         """The layers that draw random numbers."""
@@ -125,6 +139,29 @@ class Replica(nn.Module):
         if self.failing == "forward" or not x.requires_grad:
             raise UserError("the user's forward failed, on purpose")
         x.register_hook(_fail)
+
+
+def _add_modules(
+    module: nn.Module,
+    memo: set[nn.Module],
+    prefix: str,
+    once: bool,  # noqa: FBT001 - torch's `remove_duplicate`
+    found: list[tuple[str, nn.Module]],
+) -> None:
+    """Add a module and all within to a list, with their names."""
+    if module in memo:
+        return
+    if once:
+        memo.add(module)
+    found.append((prefix, module))
+    for name, child in module._modules.items():
+        if child is None:
+            continue
+        where = f"{prefix}.{name}" if prefix else name
+        if type(child).named_modules is nn.Module.named_modules:
+            _add_modules(child, memo, where, once, found)
+        else:
+            found += child.named_modules(memo, where, once)
 
 
 def loss_of(kind: Loss, outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training import memory
 from ddp_invariants.ranks.training.effect import Effect
 from ddp_invariants.ranks.training.layout import Layout, layout_of
-from ddp_invariants.ranks.training.recorder import Record, structure
+from ddp_invariants.ranks.training.recorder import Record, Structure
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Twin
@@ -86,33 +86,32 @@ class Observer:
 
     def built(self) -> None:
         """Note the replica before it is wrapped."""
-        replica = self.trained.replica
-        self.record.facts["structure_before"] = structure(replica)
-        self.record.tensors("built", 0, replica.named_parameters())
-        self.record.tensors("built buffers", 0, replica.named_buffers())
+        structure = Structure(self.trained.replica)
+        self.record.facts["structure_before"] = structure.rows
+        self.record.tensors("built", 0, structure.parameters)
+        self.record.tensors("built buffers", 0, structure.buffers)
 
     def wrapped(self) -> None:
         """Note the replica after it was wrapped."""
-        replica = self.trained.replica
+        structure = Structure(self.trained.replica)
+        self.named, self.buffers = structure.parameters, structure.buffers
         self._require_whole()
-        self.record.facts["structure_after"] = structure(replica)
-        self._note_whole("wrapped", "wrapped buffers", 0)
-        self.named = list(replica.named_parameters())
-        self.buffers = list(replica.named_buffers())
+        self.record.facts["structure_after"] = structure.rows
+        self._note_whole()
 
     def _require_whole(self) -> None:
         """Raise if wrapping sharded the parameters although the implementation does not say so."""
-        if any(hasattr(parameter, "to_local") for parameter in self.trained.replica.parameters()):
+        if any(hasattr(parameter, "to_local") for _, parameter in self.named):
             raise TypeError(
                 "wrapping turned parameters into DTensors, so it shards them: "
                 'declare zero = 3 and gradients = "hidden", and init = "seed" if it broadcasts '
                 "nothing"
             )
 
-    def _note_whole(self, moment: str, of_buffers: str, step: int) -> None:
-        """Note the replica's parameters and buffers, if a rank holds all of them."""
-        self.record.tensors(moment, step, self.trained.replica.named_parameters())
-        self.record.tensors(of_buffers, step, self.trained.replica.named_buffers())
+    def _note_whole(self) -> None:
+        """Note the wrapped parameters and buffers, if a rank holds all of them."""
+        self.record.tensors("wrapped", 0, self.named)
+        self.record.tensors("wrapped buffers", 0, self.buffers)
 
     def renewed(self) -> None:
         """List parameters and buffers again: some are new tensors."""
@@ -216,8 +215,8 @@ class ShardObserver(Observer):
     def _require_whole(self) -> None:
         pass
 
-    def _note_whole(self, moment: str, of_buffers: str, step: int) -> None:
-        del moment, of_buffers, step
+    def _note_whole(self) -> None:
+        pass
 
     def _note_update(self) -> None:
         pass

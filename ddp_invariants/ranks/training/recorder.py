@@ -67,41 +67,45 @@ class Record:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    tensor = tensor.detach()
     if tensor.layout != torch.strided:
-        tensor = tensor.to_dense()
-    tensor = tensor.contiguous()
+        tensor = tensor.detach().to_dense()
     if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)  # numpy has no bfloat16; only the bits are noted.
-    # `force` also resolves a tensor that is kept as the conjugate of another.
+        tensor = tensor.detach().view(torch.int16)  # numpy has no bfloat16; the bits are noted.
+    # `force` detaches, and resolves a tensor that is kept as the conjugate of another. numpy puts
+    # the bytes in the order of rows, whatever the strides.
     bits: bytes = tensor.numpy(force=True).tobytes()
     return bits
 
 
-def structure(module: nn.Module) -> list[list[Any]]:
-    """Return a row for each name of a module's parameters and buffers.
+class Structure:
+    """A module's parameters and buffers, each in the order of registration.
 
-    A row is [name, dtype, shape, requires_grad, first name of the same tensor, "parameter" or
-    "buffer"].
+    Attributes:
+        rows: For each name of a tensor [name, dtype, shape, requires_grad, first name of the same
+            tensor, "parameter" or "buffer"].
+        parameters: The parameters, by their first names.
+        buffers: The buffers, by their first names.
     """
-    first: dict[Tensor, str] = {}
-    rows = []
-    for kind, named in (
-        ("parameter", module.named_parameters(remove_duplicate=False)),
-        ("buffer", module.named_buffers(remove_duplicate=False)),
-    ):
+
+    def __init__(self, module: nn.Module) -> None:
+        self.rows: list[list[Any]] = []
+        self._first: dict[int, str] = {}
+        self.parameters: list[tuple[str, nn.Parameter]] = self._entered(
+            "parameter", module.named_parameters(remove_duplicate=False)
+        )
+        self.buffers: list[tuple[str, Tensor]] = self._entered(
+            "buffer", module.named_buffers(remove_duplicate=False)
+        )
+
+    def _entered(self, kind: str, named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Add rows of one kind, and return its tensors by their first names."""
+        once: dict[int, tuple[str, Any]] = {}
         for name, tensor in named:
-            rows.append(
-                [
-                    name,
-                    str(tensor.dtype)[6:],
-                    list(tensor.shape),
-                    tensor.requires_grad,
-                    first.setdefault(tensor, name),
-                    kind,
-                ]
-            )
-    return rows
+            once.setdefault(id(tensor), (name, tensor))
+            self._first.setdefault(id(tensor), name)
+            dtype, shape, first = str(tensor.dtype)[6:], list(tensor.shape), self._first[id(tensor)]
+            self.rows.append([name, dtype, shape, tensor.requires_grad, first, kind])
+        return list(once.values())
 
 
 def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:

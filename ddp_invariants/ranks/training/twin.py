@@ -103,7 +103,8 @@ class Twin:
             twin_loss: The twin's loss.
             loss: The loss under test.
         """
-        self.module.zero_grad(set_to_none=True)
+        for _, parameter in self.named:
+            parameter.grad = None
         if share is not None:
             share.backward()
         # Unused parameters count as zero, and so do those that are frozen at this step alone.

@@ -423,7 +423,7 @@ class SimulatedBackend:
             compute,
         )
         exchange = self._exchange()
-        exchange.posts[rank] = post
+        exchange.enter(rank, post)
         arrival = post.arrival = arrivals.start(
             lambda: exchange.complete, lambda: exchange.deliver(rank), waits=waits
         )

@@ -19,7 +19,7 @@ from ddp_invariants.ranks.groups import distributed
 
 _c10d: Any = torch._C._distributed_c10d
 _MISSING = object()
-_C10D = vars(dist.distributed_c10d)
+_C10D, _WARNINGS = vars(dist.distributed_c10d), vars(warnings)
 _NAMES: tuple[tuple[dict[str, Any], str], ...] = (
     *(
         (_C10D, name)
@@ -36,7 +36,7 @@ _NAMES: tuple[tuple[dict[str, Any], str], ...] = (
         if name in _C10D
     ),
     *((vars(_C10D["_world"]), name) for name in vars(_C10D["_world"])),
-    *((vars(warnings), name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
+    *((_WARNINGS, name) for name in ("filters", "showwarning", "_showwarnmsg_impl")),
     (vars(sys), "excepthook"),
     *((vars(distributed), name) for name in distributed.PER_RANK),
 )
@@ -125,9 +125,14 @@ class RankState:
 
     def put(self) -> None:
         """Make this the state of the process."""
+        filters = _WARNINGS["filters"]
         for (names, name), value in zip(_NAMES, self._values, strict=True):
-            if names.get(name, _MISSING) is not value:
-                _set(names, name, value)
+            if value is not _MISSING:
+                names[name] = value
+            elif name in names:
+                del names[name]
+        if _WARNINGS["filters"] is not filters:
+            warnings._filters_mutated()  # type: ignore[attr-defined]  # no stub; its cache is native
         _set_environment(self._environment)
         torch.default_generator.set_state(self._torch)
         words, _inst.gauss_next = self._python
@@ -144,15 +149,6 @@ class RankState:
 def _fresh(value: Any) -> Any:
     """Return an object for a rank to begin with: its own copy of a list or dict."""
     return value.copy() if isinstance(value, list | dict) else value
-
-
-def _set(names: dict[str, Any], name: str, value: Any) -> None:
-    if value is _MISSING:
-        names.pop(name, None)
-    else:
-        names[name] = value
-    if names is vars(warnings) and name == "filters":
-        warnings._filters_mutated()  # type: ignore[attr-defined]  # no stub; its cache is native
 
 
 def _python() -> tuple[bytes, float | None]:
@@ -179,6 +175,7 @@ def _set_environment(wanted: dict[bytes, bytes]) -> None:
     for name in present.keys() - wanted.keys():
         os.unsetenv(name)
         del present[name]
-    for name, value in wanted.items() - present.items():
-        os.putenv(name, value)
-        present[name] = value
+    for name, value in wanted.items():
+        if present.get(name) != value:
+            os.putenv(name, value)
+            present[name] = value

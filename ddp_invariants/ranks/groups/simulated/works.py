@@ -45,19 +45,19 @@ class Exchange:
     Attributes:
         size: The number of ranks in the group.
         posts: Their posts, by rank.
+        complete: True once all ranks have posted, and alike. Every rank that waits asks for it.
     """
 
     size: int
     posts: dict[int, Post] = field(default_factory=dict)
+    complete: bool = False
     _results: list[list[Tensor | None]] | None = None
 
-    @property
-    def complete(self) -> bool:
-        """True if all ranks have posted, and alike."""
-        if len(self.posts) < self.size:
-            return False
-        call = self.posts[0].call
-        return all(post.call == call for post in self.posts.values())
+    def enter(self, rank: int, post: Post) -> None:
+        """Enter a rank's post."""
+        self.posts[rank] = post
+        if len(self.posts) == self.size:
+            self.complete = all(other.call == post.call for other in self.posts.values())
 
     @property
     def arrivals(self) -> list[Arrival]:
