@@ -22,6 +22,7 @@ from ddp_invariants.invariants import (
     live,
     loss,
     mem,
+    mod,
     param,
     rng,
     shard,
@@ -50,6 +51,7 @@ __all__ = [
     "live",
     "loss",
     "mem",
+    "mod",
     "own",
     "param",
     "rng",
@@ -73,6 +75,7 @@ _ORDER = (
     "LIVE",
     "STATE",
     "MEM",
+    "MOD",
     "RNG",
     "GPU",
 )

@@ -206,7 +206,7 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
         ),
         lacks("does not run in a world of one rank", "one_rank"),
     ),
-    after="CALL-2",
+    after="MOD-3",
     script=Script(checks=("plain", "alone")),
 )
 def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:

@@ -16,6 +16,7 @@ __all__ = [
     "Defect",
     "Incident",
     "Layout",
+    "ModuleEvents",
     "ModuleTensor",
     "Moment",
     "RaisedError",
@@ -126,6 +127,22 @@ class Defect(NamedTuple):
     defect: str
 
 
+class ModuleEvents(NamedTuple):
+    """The events of a use of the module, beside those of the same use of its twin.
+
+    Attributes:
+        use: The use, as `situations.module_use` names it.
+        step: The step.
+        got: The events of the module under test, in words.
+        expected: The events of the twin.
+    """
+
+    use: str
+    step: int
+    got: list[str]
+    expected: list[str]
+
+
 class ShapedCall(NamedTuple):
     """A forward in a form of its own, in words.
 
@@ -186,6 +203,7 @@ class RankEvidence:
         scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
         shaped: The forwards in forms of their own.
+        uses: The uses of the module besides training.
         slowed: The number of times its device was kept busy before a collective or a gradient.
         cost: Seconds from request to answer; resident bytes when the process began to serve, and
             the most since then. Empty if nothing was measured.
@@ -213,6 +231,7 @@ class RankEvidence:
     scales: list[float] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     shaped: list[ShapedCall] = field(default_factory=list)
+    uses: list[ModuleEvents] = field(default_factory=list)
     slowed: int = 0
     cost: list[float] = field(default_factory=list)
     flights: list[tuple[int, int]] | None = None

@@ -20,6 +20,7 @@ from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
@@ -49,6 +50,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Autocast,
     RateSchedule,
     CallShape,
+    ModuleUse,
     Turns,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""

@@ -29,6 +29,7 @@ from ddp_invariants.ranks.driving.imports import (
     version,
 )
 from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
+from ddp_invariants.situations.module_use import CAPABILITIES as MODULE_USES
 
 _NOT_IN_A_WHOLE_STEP = (
     "no_sync",
@@ -57,6 +58,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "clipping",
     "scaler",
     *CALL_FORMS,
+    *MODULE_USES,
     "input_gradients",
 )
 """Capabilities that an adapter's `train_step` rules out: a whole training step is one call."""

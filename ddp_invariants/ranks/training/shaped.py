@@ -160,7 +160,9 @@ def described(value: Any) -> str:
 
 def _tensor(tensor: Tensor) -> str:
     """Return a tensor in words."""
-    held = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    held = tensor.detach().resolve_conj().resolve_neg()
+    # A copy: a tensor of one element with an odd stride calls itself contiguous.
+    held = held.clone(memory_format=torch.contiguous_format).reshape(-1)
     bits = held.view(torch.uint8).cpu().numpy().tobytes() if held.numel() else b""
     digest = hashlib.blake2b(bits, digest_size=6).hexdigest()
     grad = ", requires grad" if tensor.requires_grad else ""

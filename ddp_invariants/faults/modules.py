@@ -1,0 +1,176 @@
+"""The wrapped module used as a module: hooks, names, modes, copies and groups of parameters."""
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ddp_invariants.faults._start import broadcast
+from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
+
+
+class NamedAsTheModule(_Reference):
+    """Right: the wrapper lists parameters, buffers and state without a prefix of its own."""
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.module.named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Tensor]]:
+        return self.module.named_buffers(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.load_state_dict(*args, **kwargs)
+
+
+class HooksBesideOthers(_Reference):
+    """Right: the wrapper counts forwards by a hook of its own, beside those of the user."""
+
+    forwards = 0
+
+    def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(module, **kwargs)
+        module.register_forward_pre_hook(self._count)
+
+    def _count(self, *_: object) -> None:
+        self.forwards += 1
+
+
+class CallsForward(_Reference):
+    """The wrapper calls the module's forward directly, past its hooks (pytorch/pytorch#35191).
+
+    MOD-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        hooks = self.module._forward_hooks, self.module._forward_pre_hooks
+        kept = [dict(each) for each in hooks]
+        for each in hooks:
+            each.clear()
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            for each, before in zip(hooks, kept, strict=True):
+                each.update(before)
+
+
+class LooksFirst(_Reference):
+    """The wrapper runs each forward once without gradients, to see its result
+    (no public incident found).
+
+    MOD-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.no_grad():
+            self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
+
+
+class RemovesHooks(_Reference):
+    """Wrapping removes the hooks that the user registered on children
+    (no public incident found).
+
+    MOD-1.
+    """
+
+    def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(module, **kwargs)
+        for child in module.children():
+            for part in child.modules():
+                part._forward_hooks.clear()
+
+
+class KeepsTheMode(_Reference):
+    """eval() and train() switch the wrapper alone (no public incident found).
+
+    MOD-2.
+    """
+
+    def train(self, mode: bool = True) -> Self:
+        self.training = mode
+        return self
+
+
+class AppliesToItself(_Reference):
+    """apply() visits the wrapper and the module, but no child (no public incident found).
+
+    MOD-2.
+    """
+
+    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
+        fn(self.module)
+        fn(self)
+        return self
+
+
+class ListsWhatIsTrained(_Reference):
+    """The wrapper lists only parameters that require a gradient (no public incident found).
+
+    MOD-2.
+    """
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in super().named_parameters(*args, **kwargs):
+            if parameter.requires_grad:
+                yield name, parameter
+
+
+class BindsForward(_Reference):
+    """The module gets a forward bound to itself, which its deep copies keep
+    (EleutherAI/oslo#137).
+
+    MOD-3.
+    """
+
+    def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(module, **kwargs)
+        forward = module.forward
+
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            return forward(*args, **kwargs)
+
+        module.forward = bound
+
+
+class SharesParameters(_Reference):
+    """A deep copy of the module holds the same tensors (no public incident found).
+
+    MOD-3.
+    """
+
+    def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(module, **kwargs)
+
+        def share(_memo: object) -> nn.Module:
+            return copy(module)
+
+        module.__deepcopy__ = share  # type: ignore[assignment]  # as copy.deepcopy looks it up
+
+
+def first_group_only(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Before a step, the gradients of the first group of parameters alone are averaged
+    (no public incident found).
+
+    PARAM-1.
+    """
+    broadcast([*module.parameters(), *module.buffers()])
+
+    def average(*_: object) -> None:
+        for parameter in optimizer.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                whole = parameter.grad.contiguous().clone()
+                dist.all_reduce(whole)
+                parameter.grad.copy_(whole / dist.get_world_size())
+
+    optimizer.register_step_pre_hook(average)
+    return module, optimizer
+
+
+first_group_only.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it

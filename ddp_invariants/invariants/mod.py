@@ -1,0 +1,112 @@
+"""MOD: a wrapped module is still a module, for hooks, names, modes and copies."""
+
+from itertools import zip_longest
+
+from ddp_invariants.invariants.draws import Draws
+from ddp_invariants.invariants.exclusions import BY_ITSELF, lacks
+from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
+from ddp_invariants.invariants.view import EvidenceView, training
+from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.module_use import COPIES, HOOKS, MODES, NAMES, ModuleUse, Use
+
+_SOURCE = "torch.nn.Module in torch's documentation: hooks, names, modes and copies of a module"
+_DRAWS = Draws(least_steps=2, module_uses=True)
+_SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
+
+
+@training.rule(
+    "MOD-1",
+    "Hooks on the module and its children fire as often as without the wrapper, in the same order "
+    "and with the same shapes.",
+    needs=(HOOKS,),
+    source=_SOURCE,
+    level="capability",
+    draws=_DRAWS,
+    excluded=(BY_ITSELF, lacks("takes no hooks on modules", "module_hooks")),
+    after="CALL-2",
+    costs=3,
+    script=_SCRIPT,
+)
+def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare the events of hooks on the replica with those on its twin, step by step."""
+    return _used_alike(view, tally, "MOD-1", {"hooks": HOOKS}, "a hook does not fire as unwrapped")
+
+
+@training.rule(
+    "MOD-2",
+    "The wrapper lists parameters, buffers and state by the module's names, up to one prefix, and "
+    "its train(), eval() and apply() reach the module and all its children.",
+    needs=(NAMES, MODES),
+    source=_SOURCE,
+    level="capability",
+    draws=_DRAWS,
+    excluded=(
+        BY_ITSELF,
+        lacks("is no module with names and modes", "module_names", "module_modes"),
+    ),
+    after="MOD-1",
+    costs=3,
+    script=_SCRIPT,
+)
+def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare the wrapper's lists and switches with those of the unwrapped twin."""
+    uses: dict[Use, str] = {"names": NAMES, "modes": MODES}
+    return _used_alike(view, tally, "MOD-2", uses, "the wrapper does not act as the module")
+
+
+@training.rule(
+    "MOD-3",
+    "A deep copy of the wrapped module is independent of it: neither altering nor training the "
+    "copy changes the module's parameters, buffers or gradients.",
+    needs=(COPIES,),
+    source=_SOURCE,
+    level="capability",
+    draws=_DRAWS,
+    excluded=(BY_ITSELF, lacks("takes no deep copy of its module", "module_copies")),
+    after="MOD-2",
+    costs=3,
+    script=_SCRIPT,
+)
+def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare what a copy's training does to the module with what it does to the twin."""
+    fact = "a deep copy is not independent of the module"
+    return _used_alike(view, tally, "MOD-3", {"copies": COPIES}, fact)
+
+
+def _used_alike(
+    view: EvidenceView, tally: Tally, rule: str, uses: dict[Use, str], fact: str
+) -> Failure | None:
+    """Compare the events of some uses of the module with those of its twin.
+
+    Args:
+        view: The evidence.
+        tally: The counts.
+        rule: The rule.
+        uses: The uses, each with the condition that it meets.
+        fact: The fact of a failure.
+    """
+    found = view.case.get(ModuleUse)
+    if found is None or not set(found.uses) & uses.keys():
+        raise NotAbout("the program uses the module for training alone")
+    for rank, evidence in enumerate(view.evidence.ranks):
+        for use in evidence.uses:
+            if use.use not in uses:
+                continue
+            tally.compared += 1
+            tally.met.add(uses[use.use])
+            if use.got != use.expected:
+                where = f"rank {rank} of {view.case.world_size}, step {use.step}"
+                return Failure(rule, fact, where, _first_difference(use.got, use.expected))
+    if not tally.compared:
+        raise Unjudged(view.cut_short or "no use of the module was recorded")
+    return None
+
+
+def _first_difference(got: list[str], expected: list[str]) -> str:
+    """Return the first event that differs, in words."""
+    number, (one, other) = next(
+        (number, pair)
+        for number, pair in enumerate(zip_longest(got, expected, fillvalue="nothing more"))
+        if pair[0] != pair[1]
+    )
+    return f"event {number}: {one}; expected: {other} ({len(got)} of {len(expected)} events)"

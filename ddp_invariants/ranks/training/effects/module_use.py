@@ -1,0 +1,208 @@
+"""Uses of the wrapped module besides training (`situations.module_use`)."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.setup import Setup
+from ddp_invariants.ranks.training.shaped import described, tensors_in
+from ddp_invariants.situations import module_use
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@effect(lambda case: case.get(module_use.ModuleUse) is not None)
+class ModuleUse(Effect):
+    """Uses of the module under test and of its twin, noted side by side."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        found = self.case.get(module_use.ModuleUse)
+        assert found is not None
+        self.uses = found.uses
+        self.rows: list[list[Any]] = []
+        self.events: dict[str, list[str]] = {"wrapped": [], "twin": []}
+        self.stepper: Stepper | None = None
+
+    def on_replica(self, replica: Replica) -> None:
+        """Register hooks before the replica is wrapped."""
+        if "hooks" in self.uses:
+            _hook(replica, self.events["wrapped"])
+
+    def on_twin(self, twin: Replica) -> None:
+        """Register the same hooks on the twin."""
+        if "hooks" in self.uses:
+            _hook(twin, self.events["twin"])
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Use the wrapper and its optimizer before the first step."""
+        self.stepper = stepper
+        trained, twin = stepper.trained, stepper.twin.module
+        stepper.position.phase = "the use of the wrapper as a module"
+        if "names" in self.uses:
+            self._note("names", 0, _names(trained.wrapped, twin), _names(twin, twin))
+        if "modes" in self.uses:
+            self._note("modes", 0, _modes(trained.wrapped, trained.replica), _modes(twin, twin))
+        if "groups" in self.uses:
+            _split(trained.optimizer)
+
+    def before_step(self, stepper: "Stepper", indices: Any) -> None:
+        """Train copies of the module and of the twin before the second step."""
+        step = stepper.position.step
+        if "copies" in self.uses and step == 1:
+            stepper.position.phase = "the training of a copy before it"
+            inputs = stepper.program.batch(indices, step)[0]
+            got = _train_copy(stepper.trained.replica, inputs)
+            self._note("copies", step, got, _train_copy(stepper.twin.module, inputs))
+
+    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+        """Forget the events of forwards between steps."""
+        del stepper, indices
+        for events in self.events.values():
+            events.clear()
+
+    def after_update(self, record: Record) -> None:
+        """Note the events of a step."""
+        del record
+        assert self.stepper is not None
+        if "hooks" in self.uses and self.stepper.twin.followed:
+            step = self.stepper.position.step
+            self._note("hooks", step, self.events["wrapped"], self.events["twin"])
+
+    def end(self, record: Record) -> None:
+        """Hand over the notes."""
+        record.facts["uses"] = self.rows
+
+    def _note(self, use: str, step: int, got: list[str], expected: list[str]) -> None:
+        self.rows.append([use, step, list(got), list(expected)])
+
+
+def _hook(module: nn.Module, events: list[str]) -> None:
+    """Note each forward and backward of a module and its children, with shapes."""
+    for name, part in module.named_modules():
+        called = name or "the module"
+        part.register_forward_pre_hook(partial(_before, events, called))
+        part.register_forward_hook(partial(_after, events, called))
+        part.register_full_backward_hook(partial(_backward, events, called))
+
+
+def _before(events: list[str], called: str, _module: nn.Module, args: Any) -> None:
+    events.append(f"before the forward of {called} on {_shapes(args)}")
+
+
+def _after(events: list[str], called: str, _module: nn.Module, _args: Any, result: Any) -> None:
+    events.append(f"after the forward of {called} with {_shapes(result)}")
+
+
+def _backward(
+    events: list[str], called: str, _module: nn.Module, of_inputs: Any, of_outputs: Any
+) -> None:
+    events.append(f"backward of {called} from {_shapes(of_outputs)} to {_shapes(of_inputs)}")
+
+
+def _shapes(value: Any) -> str:
+    """Return the shapes of the tensors in a value."""
+    return ", ".join(str(list(tensor.shape)) for tensor in tensors_in(value)) or "no tensor"
+
+
+def _names(wrapped: Any, module: nn.Module) -> list[str]:
+    """Return the names that a wrapper lists, without the prefix that all of the module's have."""
+    first = next(name for name, _ in module.named_parameters())
+    listed: dict[str, list[str]] = {
+        "parameters": [name for name, _ in wrapped.named_parameters()],
+        "buffers": [name for name, _ in wrapped.named_buffers()],
+        "the state": list(wrapped.state_dict()),
+    }
+    fitting = (name.removesuffix(first) for name in listed["parameters"] if name.endswith(first))
+    prefix = next(fitting, "")
+    return [
+        f"{kind}: {name.removeprefix(prefix)}"
+        for kind, names in listed.items()
+        for name in names
+        if name.startswith(prefix)
+    ]
+
+
+def _modes(wrapped: Any, module: nn.Module) -> list[str]:
+    """Return the modules that a wrapper's `eval`, `train` and `apply` reach."""
+    rows = []
+    for call, switch in (
+        ("eval()", wrapped.eval),
+        ("train(True)", partial(wrapped.train, True)),  # noqa: FBT003 - as a user calls it
+        ("train(False)", partial(wrapped.train, False)),  # noqa: FBT003 - likewise
+        ("train()", wrapped.train),
+    ):
+        switch()
+        rows += [
+            f"after {call} {name or 'the module'} is in {'training' if m.training else 'evaluation'}"
+            for name, m in module.named_modules()
+        ]
+    visited: list[nn.Module] = []
+    wrapped.apply(visited.append)
+    rows += [
+        f"apply() visits {name or 'the module'} {sum(seen is m for seen in visited)} times"
+        for name, m in module.named_modules()
+    ]
+    return rows
+
+
+def _split(optimizer: Any) -> None:
+    """Move half of an optimizer's parameters to a group of their own, with the same options.
+
+    Raises:
+        NotImplementedError: The optimizer is not one of torch's own over one group.
+    """
+    if not type(optimizer).__module__.startswith("torch.optim.") or len(optimizer.param_groups) > 1:
+        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
+    (group,) = optimizer.param_groups
+    parameters = group["params"]
+    half = (len(parameters) + 1) // 2
+    if half < len(parameters):
+        group["params"] = parameters[:half]
+        optimizer.add_param_group({**group, "params": parameters[half:]})
+
+
+def _train_copy(module: Replica, inputs: Tensor) -> list[str]:
+    """Alter and train a deep copy of a module, and return what that did to both."""
+    held = list(_state(module))
+    copy = deepcopy(module)
+    copy.at_forward = None
+    rows = [f"the copy holds the module's values: {_values(copy) == _values(module)}"]
+    copy.eval()
+    rows.append(f"the module is in training after the copy's eval(): {module.training}")
+    with torch.no_grad():
+        for tensor in copy.parameters():
+            tensor.add_(1)
+    rows.append(f"the module is unchanged once the copy is altered: {list(_state(module)) == held}")
+    copy.zero_grad()
+    outputs = [tensor for tensor in tensors_in(copy(inputs)) if tensor.requires_grad]
+    torch.stack([tensor.abs().double().sum() for tensor in outputs]).sum().backward()
+    rows += [
+        f"the copy's {name} has {'no' if parameter.grad is None else 'a'} gradient"
+        for name, parameter in copy.named_parameters()
+    ]
+    rows.append(f"the module is unchanged once the copy is trained: {list(_state(module)) == held}")
+    return rows
+
+
+def _values(module: nn.Module) -> list[str]:
+    """Return the parameters and buffers of a module in words."""
+    return [described(tensor) for tensor in (*module.parameters(), *module.buffers())]
+
+
+def _state(module: nn.Module) -> Iterator[str]:
+    """Yield the parameters, buffers and gradients of a module in words."""
+    yield from _values(module)
+    for parameter in module.parameters():
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout != torch.strided:
+            gradient = gradient.to_dense()
+        yield described(gradient)

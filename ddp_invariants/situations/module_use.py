@@ -1,0 +1,151 @@
+"""Uses of the wrapped module that a program makes besides training it.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, get_args
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.fields import one_of, require
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.capability import GENTLE, Capability
+from ddp_invariants.situations.draft import Draft
+
+Use = Literal["names", "modes", "hooks", "copies", "groups"]
+
+
+@dataclass(frozen=True)
+class ModuleUse(Situation):
+    """Uses of the module, its wrapper or its optimizer, none of which changes a number.
+
+    Attributes:
+        uses: `names` lists the wrapper's parameters, buffers and state; `modes` switches it to
+            evaluation and back, and applies a function to all modules; `hooks` registers hooks for
+            forwards and backwards on the module and its children before it is wrapped; `copies`
+            alters and trains a deep copy of the module before the second step; `groups` moves half
+            of the parameters to a group of the optimizer of their own.
+    """
+
+    beyond_scripts: ClassVar[str] = "the program uses the module besides training it"
+    options: ClassVar[dict[str, Any]] = {"module_uses": False}
+    moment: ClassVar[str] = "forwards"
+    in_earlier_run: ClassVar[bool] = False
+
+    uses: tuple[Use, ...]
+    kind: Literal["module use"] = "module use"
+
+    def check(self, case: TrainingCase) -> None:
+        """Require uses, and training in which the twin repeats every forward."""
+        require(bool(self.uses), "module_use", self.uses, "at least one use")
+        require(
+            list(self.uses) == [use for use in get_args(Use) if use in self.uses],
+            "module_use",
+            self.uses,
+            "each use once, in the order of " + ", ".join(get_args(Use)),
+        )
+        for use in self.uses:
+            one_of("module_use", use, Use)
+        require(
+            case.passes != "retained" and case.injected_failure is None,
+            "module_use",
+            self.uses,
+            "none where a forward is not repeated, or fails",
+        )
+        require(
+            "groups" not in self.uses or (not case.between_steps and case.saved_by is None),
+            "module_use",
+            self.uses,
+            "no 'groups' where another optimizer loads a state",
+        )
+        require(
+            "copies" not in self.uses or case.steps > 1,
+            "module_use",
+            self.uses,
+            "no 'copies' in a single step",
+        )
+
+    def simpler(self) -> Iterator["ModuleUse"]:
+        """Yield each use alone."""
+        if len(self.uses) > 1:
+            yield from (ModuleUse((use,)) for use in self.uses)
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw some uses in every case if the option `module_uses` asks for them."""
+        if not draft.wanted["module_uses"]:
+            return
+        drawn = draft.draw(draft.st.sets(draft.st.sampled_from(get_args(Use)), min_size=1))
+        draft.add(cls(tuple(use for use in get_args(Use) if use in drawn)))
+
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return a drawn case with the uses that can happen in it."""
+        for dropped in ((), ("copies",), ("groups",), ("copies", "groups")):
+            uses = tuple(use for use in self.uses if use not in dropped)
+            try:
+                return case.with_situation(ModuleUse(uses))
+            except CaseError:
+                continue
+        return case
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the uses, as a coverage table counts them."""
+        use = case.get(cls)
+        return {"uses of the module": "none" if use is None else set(use.uses)}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to offer each use."""
+        table: dict[str, Capability] = {}
+        after = "mixed_outputs"
+        for use, (name, conditions, words) in _CAPABILITIES.items():
+            table[name] = _capability(use, conditions, after, words)
+            after = name
+        return table
+
+
+NAMES, MODES, HOOKS, COPIES = (
+    "names listed",
+    "modes switched",
+    "hooks on modules",
+    "a deep copy trained",
+)
+
+_CAPABILITIES: dict[Use, tuple[str, tuple[str, ...], str]] = {
+    "names": (
+        "module_names",
+        (NAMES,),
+        "a wrapper that lists the names of parameters, buffers and state as the module does",
+    ),
+    "modes": (
+        "module_modes",
+        (MODES,),
+        "a wrapper that passes train(), eval() and apply() on to the module",
+    ),
+    "hooks": ("module_hooks", (HOOKS,), "hooks on the module and its children"),
+    "copies": ("module_copies", (COPIES,), "a deep copy of the module that is trained by itself"),
+    "groups": ("param_groups", (), "a group of parameters added to the optimizer"),
+}
+"""By use: its capability, the rules' conditions, and its meaning."""
+
+CAPABILITIES = tuple(name for name, _, _ in _CAPABILITIES.values())
+"""The names of the capabilities."""
+
+
+def _capability(use: Use, conditions: tuple[str, ...], after: str, words: str) -> Capability:
+    """Return the capability to offer a use."""
+
+    def present(case: TrainingCase) -> bool:
+        found = case.get(ModuleUse)
+        return found is not None and use in found.uses
+
+    def removed(case: TrainingCase) -> TrainingCase:
+        found = case.get(ModuleUse)
+        kept = () if found is None else tuple(each for each in found.uses if each != use)
+        return case.with_situation(ModuleUse(kept)) if kept else case.without(ModuleUse)
+
+    probe = replace(GENTLE, situations=(ModuleUse((use,)),))
+    return Capability(present, removed, probe, frozenset(conditions), after, words)

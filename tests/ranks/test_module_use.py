@@ -1,0 +1,73 @@
+"""A wrapped module has the hooks, names, modes and copies of the unwrapped one."""
+
+from typing import get_args
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.situations.module_use import ModuleUse, Use
+
+CASE = TrainingCase(
+    Model(2, (Layer("linear", 3, bias=True), Layer("scale", frozen=True), Layer("linear", 2))),
+    steps=2,
+    data=Data(samples=12, batch_size=3),
+)
+RULES = {"names": "MOD-2", "modes": "MOD-2", "hooks": "MOD-1", "copies": "MOD-3"}
+FAULTS: dict[str, Use] = {
+    "CallsForward": "hooks",
+    "LooksFirst": "hooks",
+    "RemovesHooks": "hooks",
+    "KeepsTheMode": "modes",
+    "AppliesToItself": "modes",
+    "ListsWhatIsTrained": "names",
+    "BindsForward": "copies",
+    "SharesParameters": "copies",
+}
+
+
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        "reference",
+        "torch",
+        "ddp_invariants.faults.modules:NamedAsTheModule",
+        "ddp_invariants.faults.modules:HooksBesideOthers",
+    ],
+)
+def test_a_right_wrapper_is_still_a_module(make_trial: TrialMaker, ddp: str) -> None:
+    """No rule fails in any use, and the rule about the use is judged."""
+    trial = make_trial(ddp=ddp, scope=Scope())
+    for uses in (*((use,) for use in get_args(Use)), get_args(Use)):
+        findings = trial.findings(CASE.with_situation(ModuleUse(uses)))
+        failures = {rule: each.failure for rule, each in findings.items() if each.failure}
+        assert failures == {}, uses
+        assert all(findings[RULES[use]].compared for use in uses if use in RULES)
+        assert findings["PARAM-3"].compared
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows_in_its_use_alone(make_trial: TrialMaker, fault: str) -> None:
+    """Plain training shows nothing; the use of the module violates the rule."""
+    trial = make_trial(ddp=f"ddp_invariants.faults.modules:{fault}", scope=Scope())
+    plain = trial.findings(CASE)
+    assert {name: each.failure for name, each in plain.items() if each.failure} == {}
+    use = FAULTS[fault]
+    assert trial.findings(CASE.with_situation(ModuleUse((use,))))[RULES[use]].failure is not None
+
+
+def test_averaging_the_first_group_alone_shows_with_a_second_group(
+    make_trial: TrialMaker,
+) -> None:
+    """The parameters of the second group then differ between ranks."""
+    trial = make_trial(
+        ddp="ddp_invariants.faults.modules:first_group_only",
+        scope=Scope(declared=Declarations(gradients="hidden")),
+    )
+    assert trial.findings(CASE)["PARAM-1"].failure is None
+    findings = trial.findings(CASE.with_situation(ModuleUse(("groups",))))
+    assert findings["PARAM-1"].failure is not None

@@ -1,0 +1,59 @@
+"""MOD rules fail on handmade evidence of a module that its wrapper changes as a module."""
+
+from dataclasses import replace
+
+import pytest
+from handmade import CASE, right
+
+from ddp_invariants.errors import CaseError
+from ddp_invariants.invariants import judge
+from ddp_invariants.records.evidence import ModuleEvents
+from ddp_invariants.records.verdict import Finding
+from ddp_invariants.situations.module_use import ModuleUse
+
+USED = CASE.with_situation(ModuleUse(("names", "modes", "hooks", "copies")))
+EVENTS = ["before the forward", "after the forward"]
+
+
+def used(*events: ModuleEvents) -> dict[str, Finding]:
+    """Return the findings on evidence of which rank 1 has these events."""
+    evidence = right(USED)
+    ranks = evidence.ranks[0], replace(evidence.ranks[1], uses=list(events))
+    return judge(replace(evidence, ranks=ranks))
+
+
+@pytest.mark.parametrize(
+    ("use", "rule"),
+    [("hooks", "MOD-1"), ("names", "MOD-2"), ("modes", "MOD-2"), ("copies", "MOD-3")],
+)
+def test_a_rule_compares_the_events_of_its_uses(use: str, rule: str) -> None:
+    """Equal events hold, and the first that differs is named; other rules are not about them."""
+    findings = used(ModuleEvents(use, 1, EVENTS, EVENTS))
+    assert findings[rule].failure is None
+    assert findings[rule].compared == 1
+    assert len(findings[rule].met) == 1
+    for got, words in (
+        (EVENTS[:1], "event 1: nothing more; expected: after the forward (1 of 2 events)"),
+        (EVENTS * 2, "event 2: before the forward; expected: nothing more (4 of 2 events)"),
+        (EVENTS[::-1], "event 0: after the forward; expected: before the forward (2 of 2 events)"),
+    ):
+        failure = used(ModuleEvents(use, 1, got, EVENTS))[rule].failure
+        assert failure is not None
+        assert failure.where == "rank 1 of 2, step 1"
+        assert failure.got == words
+    assert {name for name in ("MOD-1", "MOD-2", "MOD-3") if findings[name].compared} == {rule}
+
+
+def test_a_use_that_left_no_events_is_not_judged() -> None:
+    """A run that ends before the use proves nothing."""
+    assert used()["MOD-1"].unjudged == "no use of the module was recorded"
+    assert not judge(right())["MOD-1"].about
+
+
+def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
+    """One case has one form."""
+    for uses in ((), ("modes", "names"), ("names", "names")):
+        with pytest.raises(CaseError, match="module_use is"):
+            CASE.with_situation(ModuleUse(uses))
+    with pytest.raises(CaseError, match="no 'copies' in a single step"):
+        replace(CASE, steps=1, situations=(ModuleUse(("copies",)),))
