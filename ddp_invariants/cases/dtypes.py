@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Literal
 
-Dtype = Literal["float32", "float64", "bfloat16", "float16", "complex64"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16", "complex64", "complex128"]
 """The dtypes that a layer's parameters may have."""
 
 

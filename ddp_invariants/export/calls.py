@@ -71,7 +71,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                 # The numbers of a tied weight are drawn, but not used.
                 if not (name == "weight" and layer.tied is not None):
                     as_kept = {
-                        "count": np.trunc(piece * 8).astype(np.int64),
+                        "count": np.trunc(piece * 4096).astype(np.int64) * (2**39 + 1) + 1,
                         "seen": piece > 0,
                         "running_var": np.abs(piece),
                         "num_batches_tracked": np.trunc(np.abs(piece) * 8).astype(np.int64),

@@ -158,6 +158,17 @@ class AsParts(StaysSparse):
         torch.view_as_real(gradient).copy_(mean)
 
 
+class InSinglePrecision(AsParts):
+    """The parts of complex128 gradients travel as float32, as those of complex64 do
+    (no public incident found).
+
+    GRAD-2: rounded to float32.
+    """
+
+    def _parts(self, gradient: Tensor) -> Tensor:
+        return super()._parts(gradient).float()
+
+
 class RealPartsAlone(AsParts):
     """Only the real parts of complex gradients are averaged; the imaginary parts stay local
     (similar: pytorch#158753).

@@ -6,7 +6,7 @@ and random state.
 
 import numpy as np
 
-from ddp_invariants.cases.dtypes import LOW_PRECISION
+from ddp_invariants.cases.dtypes import DTYPES, LOW_PRECISION
 from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
@@ -266,7 +266,7 @@ def gradients_of_every_kind(view: EvidenceView, tally: Tally) -> Failure | None:
         case.sparse and not case.model.layers[0].frozen,
         not dtypes.isdisjoint(LOW_PRECISION),
         len(dtypes) > 1,
-        "complex64" in dtypes,
+        any(DTYPES[dtype].part for dtype in dtypes),
     )
     met = {name for name, is_met in zip(OF_A_KIND, are, strict=True) if is_met}
     if not met:

@@ -20,10 +20,11 @@ _COMPLEX = (
     Layer("linear", dtype="complex64"),
     Layer("scale", dtype="complex64"),
     Layer("linear", dtype="complex64", bias=True, layout="transposed"),
+    Layer("linear", dtype="complex128", bias=True),
 )
 _RARELY_COMPLEX = st.sampled_from((None,) * 93 + _COMPLEX)
 _ODD = st.sampled_from(
-    (LOW_PRECISION[0], "sparse", *_COMPLEX[:1], LOW_PRECISION[-1], "sparse", *_COMPLEX[1:2])
+    (LOW_PRECISION[0], "sparse", *_COMPLEX[:1], LOW_PRECISION[-1], "sparse", *_COMPLEX[1::2])
 )
 _RARELY_LOW: SearchStrategy[Dtype | None] = st.sampled_from(
     (None,) * 7 * len(LOW_PRECISION) + LOW_PRECISION

@@ -40,5 +40,7 @@ class Statistics(nn.Module):
 @builder("statistics")
 def _build(_layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     running = values.take(width).float()
-    count = values.take().mul(8).long()
+    count = values.take().mul(4096).long()
+    # More bits than a float32 has, through which no broadcast may go; a float64 has them all.
+    count = count * 2**39 + count + 1
     return Statistics(running, count, values.take(width) > 0)
