@@ -36,3 +36,8 @@ def test_live5_actions_between_steps_do_no_harm(trial: Trial) -> None:
     unfreezing of layers, and casts.
     """
     trial.certify("LIVE-5")
+
+
+def test_live6_a_second_wrapper_does_no_harm(trial: Trial) -> None:
+    """Two wrappers in one program train both their models right."""
+    trial.certify("LIVE-6")

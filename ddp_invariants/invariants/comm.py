@@ -20,6 +20,7 @@ from ddp_invariants.invariants.timing import changed_timing, same_with_unchanged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.second import SecondWrapper
 
 _SOURCE = (
     "the documentation of torch.distributed: collectives match across ranks, and results are "
@@ -57,6 +58,7 @@ def _require_plain_steps(view: EvidenceView) -> None:
             "training continues from a state that another run saved": case.saved_by is not None,
             "sparse gradients are not sent in buckets": case.sparse,
             "an action between steps may change the buckets": bool(case.between_steps),
+            "a second wrapper communicates as well": case.get(SecondWrapper) is not None,
         }
     )
 
@@ -344,6 +346,8 @@ def bytes_per_step(view: EvidenceView, tally: Tally) -> Failure | None:
     world_size = view.case.world_size
     if world_size == 1:
         raise NotAbout("one rank")
+    if view.case.get(SecondWrapper) is not None:
+        raise NotAbout("a second wrapper communicates as well")
     tally.met.add("more than one rank")
     for evidence in view.evidence.ranks:
         for step, (starts, ends) in enumerate(evidence.marks):

@@ -6,9 +6,13 @@ from functools import partial
 from typing import Generic, Literal, ParamSpec, TypeVar
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.exclusions import Claims, Exclusion
 from ddp_invariants.records.verdict import Failure, Finding
+from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.perturbation import Perturbed
+from ddp_invariants.situations.turns import Turns
 
 Subject = TypeVar("Subject")
 Known = ParamSpec("Known")
@@ -141,9 +145,9 @@ class Row:
         observed_groups: The rule needs process groups that record every collective.
         rests_on_probes: The rule applies only if a probe has seen a capability, which no
             declaration tells.
-        repeats_undisturbed: A test for cases that need a second run, without perturbation and
-            injected failure, and in the plain order.
+        repeats_undisturbed: A test for cases that need a second run.
         explored: The property also runs all schedules of a few small cases (`search.schedules`).
+        without: The situations that the second run leaves out.
         counts_when_injected: A failure counts even in a case with an injected failure. Failures of
             the rest do not: wrong gradients after an exception are reported once.
         script: How an exported script shows a failure.
@@ -164,6 +168,7 @@ class Row:
     rests_on_probes: bool = False
     repeats_undisturbed: Callable[[TrainingCase], bool] = _never
     explored: bool = False
+    without: tuple[type[Situation], ...] = (Perturbed, FailureInjection, Turns)
     counts_when_injected: bool = False
     script: Script = field(default_factory=Script)
 

@@ -113,6 +113,7 @@ def rank_evidence(
             int(facts.get("slowed", 0)),
             header.get("cost", []),
             _flights(header.get("flights")),
+            rank_evidence(facts["beside"], blob, known) if "beside" in facts else None,
         )
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EvidenceError(

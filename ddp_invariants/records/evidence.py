@@ -205,6 +205,7 @@ class RankEvidence:
         shaped: The forwards in forms of their own.
         uses: The uses of the module besides training.
         slowed: The number of times its device was kept busy before a collective or a gradient.
+        beside: The evidence of the other model that the program trains, if there is one.
         cost: Seconds from request to answer; resident bytes when the process began to serve, and
             the most since then. Empty if nothing was measured.
         flights: In a simulation, for each collective that the rank started without waiting at
@@ -235,6 +236,7 @@ class RankEvidence:
     slowed: int = 0
     cost: list[float] = field(default_factory=list)
     flights: list[tuple[int, int]] | None = None
+    beside: "RankEvidence | None" = None
 
     @cached_property
     def calls(self) -> list[Call]:

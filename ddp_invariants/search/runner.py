@@ -17,9 +17,6 @@ from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import REAL_WORLD_SIZE, Places
 from ddp_invariants.search.timings import surer
-from ddp_invariants.situations.injected_failure import FailureInjection
-from ddp_invariants.situations.perturbation import Perturbed
-from ddp_invariants.situations.turns import Turns
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -225,7 +222,7 @@ class Runner:
         repeats = rule in ALL_RULES and ALL_RULES[rule].repeats_undisturbed(case)
         if evidence is None or not repeats or evidence.incident is not None:
             return evidence
-        plain = train(case.without(Perturbed, FailureInjection, Turns))
+        plain = train(case.without(*ALL_RULES[rule].without))
         return None if plain is None else replace(evidence, unperturbed=plain)
 
     def enter(self, case: Case, findings: list[Finding]) -> None:

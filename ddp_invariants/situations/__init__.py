@@ -29,6 +29,7 @@ from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.schedule import RateSchedule
+from ddp_invariants.situations.second import SecondWrapper
 from ddp_invariants.situations.turns import Turns
 from ddp_invariants.situations.uneven import UnevenInputs
 from ddp_invariants.situations.unused import UnusedLayers
@@ -51,6 +52,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     RateSchedule,
     CallShape,
     ModuleUse,
+    SecondWrapper,
     Turns,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""

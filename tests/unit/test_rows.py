@@ -46,6 +46,7 @@ CAUSES_FIRST = [
     "GRAD-4",
     "PARAM-5",
     "LIVE-5",
+    "LIVE-6",
     "GRAD-7",
     "PARAM-6",
     "GRAD-9",

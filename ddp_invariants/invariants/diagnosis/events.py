@@ -7,6 +7,7 @@ from ddp_invariants.invariants.buckets import orders, reductions
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Layout, RankEvidence
 from ddp_invariants.records.trace import Call
+from ddp_invariants.situations.second import SecondWrapper
 
 
 def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
@@ -17,6 +18,8 @@ def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
     evidence = view.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
         return ""
+    if view.case.get(SecondWrapper) is not None:
+        return ""  # Nothing tells whose gradients a reduction carried.
     layout, sent = view.layout(step), reductions(evidence, step)
     own = next((slot.dtype for slot in layout.slots if slot.name == name), None)
     dtype = _sent_in(own, sent)

@@ -46,6 +46,9 @@ class Effect:
 
     # The run.
 
+    def before_wrapping(self, stepper: "Stepper") -> None:
+        """Act before the replica is wrapped."""
+
     def begin(self, stepper: "Stepper") -> None:
         """Act after wrapping, before the first step."""
 
@@ -104,6 +107,10 @@ class Effect:
     def on_share(self, share: Tensor) -> Tensor:
         """Return the tensor that backward starts from, given a micro-step's share of the loss."""
         return share
+
+    def run_backward(self, backward: Callable[[Tensor], None], share: Tensor) -> None:
+        """Run the backward of a micro-step, and what the program does around it."""
+        backward(share)
 
     def before_gradient(self) -> None:
         """Act before a backward, and each time a gradient has been computed."""

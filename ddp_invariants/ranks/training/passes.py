@@ -55,7 +55,7 @@ def _micro_step(stepper: "Stepper", micro_step: int, indices: Any) -> tuple[list
     position.phase = "backward"
     start = session.counts()
     observer.backward_begins()
-    stepper.trained.backward(share)
+    stepper.backward(share)
     span = start, session.counts()
     position.phase = "twin"
     if micro_step == 0:

@@ -1,6 +1,7 @@
 """The stepper, which drives the implementation under test through the steps of a case."""
 
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,6 +89,8 @@ class Stepper:
 
     def begin(self) -> None:
         """Wrap the replica and make its optimizer."""
+        for effect in self.effects:
+            effect.before_wrapping(self)
         self.observer.watch()
         self.trained.wrapped, self.trained.optimizer = self.trained.drive.begin()
         self.observer.wrapped()
@@ -111,15 +114,19 @@ class Stepper:
 
     def take_steps(self) -> None:
         """Take all steps for which this rank has batches."""
+        for step in range(self.setup.case.steps_of(self.setup.rank)):
+            self.take_step(step)
+
+    def take_step(self, step: int) -> None:
+        """Take one step."""
         setup, count = self.setup, self.setup.case.accumulation
-        for step in range(setup.case.steps_of(setup.rank)):
-            self.position.step = step
-            self.prepare(0)
-            micro_steps = setup.dealt[step * count : (step + 1) * count]
-            batches = [ranks[setup.rank] for ranks in micro_steps]
-            for effect in self.effects:
-                effect.before_step(self, batches[0])
-            self._one_step(batches)
+        self.position.step = step
+        self.prepare(0)
+        micro_steps = setup.dealt[step * count : (step + 1) * count]
+        batches = [ranks[setup.rank] for ranks in micro_steps]
+        for effect in self.effects:
+            effect.before_step(self, batches[0])
+        self._one_step(batches)
 
     def prepare(self, micro_step: int) -> None:
         """Prepare the replica and its twin for a micro-step."""
@@ -138,6 +145,13 @@ class Stepper:
         losses = self.program.loss(self.program.forward(self.trained.forward, batch[0]), batch)
         self._note_forward(*micro_steps)
         return losses
+
+    def backward(self, share: Tensor) -> None:
+        """Run the backward of a micro-step as the effects of the case arrange it."""
+        run = self.trained.backward
+        for effect in self.effects:
+            run = partial(effect.run_backward, run)
+        run(share)
 
     def _note_forward(self, *micro_steps: int) -> None:
         first = self.position.step * self.setup.case.accumulation

@@ -1,0 +1,148 @@
+"""A second wrapper in the same program (`situations.second`)."""
+
+import gc
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.setup import Setup
+from ddp_invariants.ranks.training.trained import Trained
+from ddp_invariants.situations import second
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+Backward = Callable[[Tensor], None]
+
+
+@effect(lambda case: case.get(second.SecondWrapper) is not None)
+class SecondWrapper(Effect):
+    """A second wrapper in the same program."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        plan = self.case.get(second.SecondWrapper)
+        assert plan is not None
+        self._use, self._case = plan.use, plan.other(self.case)
+        self._other: Stepper | None = None
+        self._first: Trained | None = None
+        self._noted: Record | None = None
+        self._step = 0
+
+    def before_wrapping(self, stepper: "Stepper") -> None:
+        """Train another model to its end, or the same one for a step."""
+        if self._use == "before":
+            other = self._made(stepper)
+            other.run()
+            del other
+            gc.collect()
+        elif self._use in second.SAME:
+            self._train_the_same(stepper)
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Wrap the other model."""
+        if self._use == "unused" or self._use in second.BESIDE:
+            self._other = other = self._made(stepper)
+            other.trained.start(other.setup)
+            other.observer.built()
+            other.begin()
+
+    def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
+        """Make the other model's step first, where the two take turns."""
+        self._step = stepper.position.step
+        if self._use == "in turn" and self._other is not None:
+            self._other.take_step(self._step)
+
+    def run_backward(self, backward: Backward, share: Tensor) -> None:
+        """Make the other model's step before or around this backward."""
+        other = self._other
+        if other is None or self._use in ("unused", "in turn"):
+            backward(share)
+        elif self._use == "inside":
+            other.take_step(self._step)
+            backward(share)
+        else:
+            order = _crossed if self._use == "crossed" else _joint
+            meanwhile = _Meanwhile(other.setup, partial(order, backward, share))
+            kept, other.program.effects = other.effects, (*other.effects, meanwhile)
+            other.take_step(self._step)
+            other.program.effects = kept
+
+    def end(self, record: Record) -> None:
+        """Note the evidence of the other model behind that of the case's own."""
+        if self._noted is None:
+            return
+        header, start = self._noted.header(), len(record.blob)
+        record.blob += self._noted.blob
+        header["records"] = [
+            (moment, step, layout, start + offset, size)
+            for moment, step, layout, offset, size in header["records"]
+        ]
+        record.facts["beside"] = {**header, "sent": [], "groups": [], "changed": [], "left": []}
+
+    def _made(self, stepper: "Stepper") -> "Stepper":
+        """Return a stepper for the other model."""
+        setup = self.setup
+        other = type(stepper)(Setup(self._case, setup.rank, setup.driver, setup.session))
+        self._noted = other.record
+        return other
+
+    def _train_the_same(self, stepper: "Stepper") -> None:
+        """Wrap the replica, train it for a step, and give it its first values again."""
+        setup, replica = self.setup, stepper.trained.replica
+        values = [tensor.detach().clone() for tensor in _tensors(replica)]
+        first = Trained(replica)
+        first.start(setup)
+        first.wrapped, first.optimizer = first.drive.begin()
+        if first.wrapped is replica:
+            raise NotImplementedError(
+                "wrapping hooks the module in place, and nothing takes the hooks off again"
+            )
+        first.drive.before_batch(first.wrapped, first.optimizer)
+        first.zero_grad()
+        batch = stepper.program.batch(setup.dealt[0][setup.rank], 0)
+        _, share = stepper.program.loss(stepper.program.forward(first.forward, batch[0]), batch)
+        first.backward(share)
+        first.after_backward()
+        first.step()
+        first.zero_grad()
+        first.drive.teardown(setup.context)
+        with torch.no_grad():
+            for tensor, value in zip(_tensors(replica), values, strict=True):
+                tensor.copy_(value)
+        if self._use == "kept":
+            self._first = first
+        del first, share
+        gc.collect()
+
+
+class _Meanwhile(Effect):
+    """The backward of the other model, in the order that the program runs both."""
+
+    def __init__(self, setup: Setup, arrange: Callable[[Backward, Tensor], None]) -> None:
+        super().__init__(setup)
+        self._arrange = arrange
+
+    def run_backward(self, backward: Backward, share: Tensor) -> None:
+        """Run both backwards."""
+        self._arrange(backward, share)
+
+
+def _crossed(backward: Backward, share: Tensor, of_other: Backward, others: Tensor) -> None:
+    """Run both backwards, each for itself, in the order of their forwards."""
+    backward(share)
+    of_other(others)
+
+
+def _joint(backward: Backward, share: Tensor, _of_other: Backward, others: Tensor) -> None:
+    """Run one backward of the sum of both losses."""
+    backward(share + others)
+
+
+def _tensors(replica: Any) -> list[Tensor]:
+    return [*replica.parameters(), *replica.buffers()]

@@ -1,0 +1,159 @@
+"""A second wrapper: the program wraps and trains another model, or wraps the same model again.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.fields import one_of, require
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
+from ddp_invariants.situations.draft import Draft
+
+Second = Literal["unused", "in turn", "inside", "crossed", "joint", "before", "again", "kept"]
+
+BESIDE: tuple[Second, ...] = ("in turn", "inside", "crossed", "joint")
+"""The uses of a second wrapper whose model is trained in the same steps."""
+SAME: tuple[Second, ...] = ("again", "kept")
+"""The uses in which both wrappers have the same module, one after the other."""
+
+
+@dataclass(frozen=True)
+class SecondWrapper(Situation):
+    """A second wrapper in the same program.
+
+    Attributes:
+        use: `unused`: another model is wrapped as well, and never called. `in turn`: another
+            model makes a step before each step. `inside`: another model makes its step between a
+            forward and its backward. `crossed`: both forwards come before both backwards, which
+            come in the same order. `joint`: one backward of the sum of both losses. `before`:
+            another model was trained before, and its wrapper is deleted. `again`: the same model
+            was wrapped and trained for a step, and has its first values again; that wrapper is
+            deleted. `kept`: the same, and that wrapper still exists.
+    """
+
+    beyond_scripts: ClassVar[str] = "the program has a second wrapper"
+    options: ClassVar[dict[str, Any]] = {"second": False}
+    moment: ClassVar[str] = "program"
+    in_earlier_run: ClassVar[bool] = False
+
+    use: Second
+    kind: Literal["second wrapper"] = "second wrapper"
+
+    def check(self, case: TrainingCase) -> None:
+        """Require plain steps, with which those of another model can be interleaved."""
+        one_of("second wrapper", self.use, Second)
+        require(
+            case.accumulation == 1, "accumulation", case.accumulation, "1 beside a second model"
+        )
+        case.require_plain(
+            "beside a second wrapper",
+            passes="alternate",
+            exhausted=(),
+            saved_by=None,
+            scaler=None,
+            penalty=False,
+            autocast=False,
+        )
+        require(not case.in_parts, "checkpoint", "reentrant", "another beside a second wrapper")
+        require(
+            not any(action.kind == "reload" for action in case.between_steps),
+            "between_steps",
+            case.between_steps,
+            "no 'reload' beside a second wrapper",
+        )
+
+    def simpler(self) -> Iterator["SecondWrapper"]:
+        """Yield the plainest use of another model, or of the same one."""
+        plainest: Second = "again" if self.use in SAME else "in turn"
+        if self.use not in (plainest, "unused", "before"):
+            yield SecondWrapper(plainest)
+
+    def other(self, case: TrainingCase) -> TrainingCase:
+        """Return the training of the other model, as a case of its own."""
+        plan = case.optimizer
+        return replace(
+            case,
+            model=_OTHER,
+            data=Data(samples=2 * case.world_size * case.steps, batch_size=2),
+            optimizer=replace(plan, log2_lr=min(plan.log2_lr, -8)),
+            values="real",
+            log2_scale=0,
+            zero_grad="set_to_none",
+            situations=(),
+            rounds=1,
+            seed=case.seed ^ 1,
+        )
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw a second wrapper in every case if the option `second` asks for it."""
+        if not draft.wanted["second"]:
+            return
+        uses = [use for use in _USES if draft.offer.has(_CAPABILITIES[use])]
+        if uses:
+            draft.accumulation = 1
+            draft.add(cls(draft.choice(uses)))
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the use of a second wrapper, as a coverage table counts it."""
+        second = case.get(cls)
+        return {"second wrapper": "none" if second is None else second.use}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capabilities to run beside another wrapper, and after one of the same model."""
+        return {
+            "beside": _capability("crossed", BESIDE, "decay", "another wrapper in the same steps"),
+            "wrapped_again": _capability(
+                "again", SAME, "beside", "a model that was wrapped before"
+            ),
+        }
+
+
+_OTHER = Model(2, (Layer("linear", 3), Layer("linear", 2), Layer("linear", 2), Layer("linear", 1)))
+"""The model that the second wrapper trains."""
+_USES: tuple[Second, ...] = (
+    "in turn",
+    "inside",
+    "crossed",
+    "joint",
+    "again",
+    "kept",
+    "unused",
+    "before",
+)
+_CAPABILITIES: dict[Second, str] = dict.fromkeys(_USES, "beside") | dict.fromkeys(
+    SAME, "wrapped_again"
+)
+
+
+def condition(use: Second) -> str:
+    """Return the condition of a rule that a case with a use meets."""
+    if use in SAME:
+        return "a model wrapped twice"
+    if use in BESIDE:
+        return "two wrappers in the same steps"
+    return "a second wrapper, not used in the same steps"
+
+
+def _capability(use: Second, uses: tuple[Second, ...], after: str, words: str) -> Capability:
+    """Return the capability of the uses that the same probe shows."""
+    mine = {_CAPABILITIES[each] for each in uses}
+    probe = replace(GENTLE, model=Model(4, FOUR[:2]), steps=3, situations=(SecondWrapper(use),))
+    return Capability(
+        lambda case: (
+            (second := case.get(SecondWrapper)) is not None and _CAPABILITIES[second.use] in mine
+        ),
+        lambda case: case.without(SecondWrapper),
+        probe,
+        frozenset({condition(each) for each in _USES if _CAPABILITIES[each] in mine}),
+        after,
+        words,
+    )
