@@ -41,3 +41,13 @@ def test_live5_actions_between_steps_do_no_harm(trial: Trial) -> None:
 def test_live6_a_second_wrapper_does_no_harm(trial: Trial) -> None:
     """Two wrappers in one program train both their models right."""
     trial.certify("LIVE-6")
+
+
+def test_live7_surroundings_do_no_harm(trial: Trial) -> None:
+    """Steps are right under unusual settings and environments, and beside other groups."""
+    trial.certify("LIVE-7")
+
+
+def test_live8_earlier_runs_change_nothing(trial: Trial) -> None:
+    """A run gives the same bits after other runs of its processes as alone."""
+    trial.certify("LIVE-8")

@@ -298,6 +298,15 @@ class TrainingCase(Situated, Strict):
             *(self.passed_by(rank, step, micro_step) for micro_step in range(self.accumulation))
         )
 
+    @property
+    def runs(self) -> tuple["TrainingCase", ...]:
+        """The runs of the same processes in their order; the last one gives the evidence."""
+        own = {name: getattr(self, name) for name in ("world_size", "outside", "init", "loss")}
+        earlier = (
+            replace(run, **own, data=replace(run.data, drop_last=False)) for run in self.earlier
+        )
+        return (*earlier, *(self,) * self.rounds)
+
     def steps_of(self, rank: int) -> int:
         """Return the number of steps for which a rank has batches."""
         return next((each.steps for each in self.exhausted if each.rank == rank), self.steps)

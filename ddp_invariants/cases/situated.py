@@ -3,7 +3,7 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ddp_invariants.cases.program import (
     BetweenSteps,
@@ -85,6 +85,11 @@ class Situated:
     def saved_by(self) -> int | None:
         """The number of ranks that saved the state to load; None if no state is loaded."""
         return self._of("resized", "saved_by", None)
+
+    @property
+    def earlier(self) -> tuple[Any, ...]:
+        """The cases that the same processes run before."""
+        return self._of("earlier runs", "runs", ())
 
     @property
     def penalty(self) -> bool:

@@ -21,6 +21,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
+from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.scaler import Scaler
 
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
@@ -106,6 +107,9 @@ class Scope:
         ):
             # Some versions of torch cannot unscale bfloat16 gradients on a device.
             case = case.without(Scaler)
+        earlier = case.get(EarlierRuns)
+        if earlier is not None:
+            case = case.with_situation(earlier.each(self.fit))
         return replace(
             case,
             init="equal" if self.declared.init == "seed" else case.init,

@@ -1,8 +1,10 @@
 """Wrappers in a program with other wrappers, or in a process that has trained before."""
 
+import os
 import weakref
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -14,10 +16,16 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 _flat: dict[tuple[int, torch.dtype], Tensor] = {}
 _reducing: dict[int, nn.Module] = {}
+_started: set[int] = set()
+_plans: dict[tuple[Any, ...], Any] = {}
 
 
 class _PerParameter(nn.Module):
     """A wrapper whose hooks average each gradient as soon as it is computed."""
+
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "unfreeze", "assign")
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -103,7 +111,7 @@ class PlanOfTheLastWrapper(_Reference):
     LIVE-6: never reduced.
     """
 
-    _plans: dict[int, tuple[Any, list[Bucket]]] = {}  # noqa: RUF012 - this is the fault
+    _plans: ClassVar[dict[int, tuple[Any, list[Bucket]]]] = {}
 
     def _plan(self) -> None:
         super()._plan()
@@ -114,3 +122,96 @@ class PlanOfTheLastWrapper(_Reference):
         if group is self.group:
             self._buckets = buckets
         super()._backward_begins(gradient)
+
+
+class BroadcastsOnce(_Reference):
+    """A flag of the whole process says that the start is done, so a second model starts as each
+    rank built it (no public incident found).
+
+    LIVE-8.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        if self._buckets or dist.get_rank() not in _started:
+            super()._broadcast_state(tensors)
+        if not self._buckets:
+            _started.add(dist.get_rank())
+
+
+def _shapes(wrapper: _Reference) -> tuple[Any, ...]:
+    """Return a key of the wrapper's trained parameters by their shapes."""
+    shapes = [(tuple(p.shape), p.dtype) for p in wrapper._trainable()]
+    return (dist.get_rank(), wrapper.bucket_cap, *shapes)
+
+
+class PlansAreKeptByShapes(_Reference):
+    """Plans are kept by the shapes of parameters, and with them the parameters of an earlier model
+    (no public incident found).
+
+    LIVE-8.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._buckets = _plans.setdefault(("of", *_shapes(self)), self._buckets)
+
+
+class PlansHoldPositions(_Reference):
+    """Right: plans are kept by the shapes of parameters, and hold their positions."""
+
+    def _plan(self) -> None:
+        super()._plan()
+        place = {id(parameter): number for number, parameter in enumerate(self._trainable())}
+        positions = [[place[id(p)] for p in bucket.parameters] for bucket in self._buckets]
+        trained = self._trainable()
+        for bucket, kept in zip(
+            self._buckets, _plans.setdefault(("at", *_shapes(self)), positions), strict=True
+        ):
+            bucket.parameters = [trained[number] for number in kept]
+
+
+class WorldOfTheEnvironment(_Reference):
+    """The world size is the environment's, which may be an outer launcher's
+    (no public incident found).
+
+    LIVE-7: summed, never divided.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("subgroup",)}
+
+    def __init__(self, module: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, None, bucket_cap_mb)
+        self.world_size = int(os.environ.get("WORLD_SIZE", self.world_size))
+
+
+class HooksWithGradientsOnly(_Reference):
+    """Nothing is hooked where gradients are off while the model is wrapped
+    (no public incident found).
+
+    LIVE-7: never reduced.
+    """
+
+    _wraps_without = False
+
+    def _plan(self) -> None:
+        self._wraps_without |= not torch.is_grad_enabled() and not self._buckets
+        super()._plan()
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if not self._wraps_without:
+            super()._backward_begins(gradient)
+
+
+class OrderedSumsAreNoMeans(_Reference):
+    """With deterministic algorithms another reduction is used, and its sum is not divided
+    (no public incident found).
+
+    LIVE-7: summed, never divided.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        divisor = self.world_size
+        if torch.are_deterministic_algorithms_enabled():
+            self.world_size = 1
+        super()._write_back(bucket)
+        self.world_size = divisor

@@ -113,7 +113,7 @@ TIMING = "COMM-2"
     needs=("results withheld", "collectives delayed"),
     source=_SOURCE,
     draws=Draws(perturbed=("withheld", "late", "delays")),
-    after="GPU-1",
+    after="LIVE-8",
     costs=2,
     observed_groups=True,
     repeats_undisturbed=lambda case: bool(changed_timing(case)),

@@ -209,7 +209,7 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     level="capability",
     draws=Draws(poisoned=True),
     excluded=(HIDDEN, LOSSY, lacks("refuses values that are not finite", "nonfinite")),
-    after="LIVE-6",
+    after="LIVE-7",
     script=Script(checks=("twin", "spread", "held"), follows_scaler=True),
 )
 def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:

@@ -5,11 +5,14 @@ from dataclasses import replace
 from ddp_invariants.invariants import param
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import LOSSY, lacks
-from ddp_invariants.invariants.rule import NotAbout, Tally
+from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.timing import first_difference
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import RankEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.second import BESIDE, SAME, SecondWrapper, condition
+from ddp_invariants.situations.surroundings import CONDITIONS, Surroundings
 
 _SOURCE = "no document: a wrapper belongs to its module and its process group alone"
 
@@ -36,15 +39,26 @@ def second_wrappers_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | No
         raise NotAbout("the program has one wrapper")
     failure = param.every_step(view, tally) or _sends_more(view, tally)
     if failure is None and (other := _other(view, second)) is not None:
-        failure = param.every_step(other, tally) or param.identical_on_all_ranks(other, tally)
-        failure = failure and replace(
-            failure, where=f"the second model, {failure.where}", perhaps=""
-        )
+        failure = _of_the_second_model(other, tally)
     if failure is not None:
         beside = "in a program with a second wrapper"
         return replace(failure, rule="LIVE-6", fact=f"{beside}, {failure.fact}")
     tally.met.add(condition(second.use))
     return None
+
+
+def _of_the_second_model(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge the steps of the second model.
+
+    Raises:
+        Unjudged: They lack their evidence; then nothing is said of the first model either.
+    """
+    try:
+        failure = param.identical_on_all_ranks(view, tally) or param.every_step(view, tally)
+    except Unjudged:
+        tally.compared = 0
+        raise
+    return failure and replace(failure, where=f"the second model, {failure.where}", perhaps="")
 
 
 def _is_wrapped_again(second: SecondWrapper | None) -> bool:
@@ -80,4 +94,84 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
                     f"{len(sent)} collectives, expected {len(expected)}, as without the wrapper "
                     "that was deleted before",
                 )
+    return None
+
+
+@training.rule(
+    "LIVE-7",
+    "Steps are right whatever surrounds them: deterministic algorithms, autograd's anomaly mode, "
+    "wrapping without gradients, a launcher's environment variables that are missing or those of "
+    "an outer launcher, and other process groups.",
+    needs=tuple(CONDITIONS.values()),
+    source="no document: what the caller passes counts, and torch's settings change no gradient",
+    level="capability",
+    draws=Draws(world_sizes=FEW_RANKS, surrounded=True),
+    excluded=(
+        lacks(
+            "takes no unusual surroundings",
+            "deterministic",
+            "anomaly",
+            "wrapped_without_gradients",
+            "no_environment",
+            "outer_environment",
+            "other_groups",
+        ),
+        LOSSY,
+    ),
+    after="LIVE-6",
+)
+def surroundings_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge cases with unusual surroundings: every step's gradients and update must be right."""
+    found = view.case.get(Surroundings)
+    if found is None:
+        raise NotAbout("the surroundings are usual")
+    conditions = [CONDITIONS[name] for name in found.unusual]
+    failure = param.every_step(view, tally)
+    if failure is not None:
+        fact = f"with {' and '.join(conditions)}, {failure.fact}"
+        return replace(failure, rule="LIVE-7", fact=fact)
+    tally.met.update(conditions)
+    return None
+
+
+AFTER = "a run after others"
+
+
+@training.rule(
+    "LIVE-8",
+    "A run does not depend on earlier runs of its processes: with and without them it gives the "
+    "same bits.",
+    needs=(AFTER,),
+    source="no document: a program may train twice",
+    draws=Draws(world_sizes=FEW_RANKS, perturbed=("none",), earlier=True),
+    after="GPU-1",
+    costs=10,
+    observed_groups=True,
+    repeats_undisturbed=lambda case: case.get(EarlierRuns) is not None,
+    without=(EarlierRuns,),
+    alone=True,
+    script=SEVERAL_RUNS,
+)
+def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare bitwise with the same case in new processes, which have run nothing before.
+
+    A run that hangs is LIVE-1's.
+    """
+    earlier, alone = view.case.get(EarlierRuns), view.evidence.unperturbed
+    if earlier is None or alone is None:
+        raise NotAbout("the case has no earlier runs, or was not run without them")
+    if view.incident is not None or alone.incident is not None:
+        raise Unjudged(view.cut_short or EvidenceView(alone).cut_short)
+    count = len(earlier.runs)
+    runs = "another run" if count == 1 else f"{count} other runs"
+    found = first_difference(
+        view.evidence, alone, tally, f"in new processes, without {runs} before,"
+    )
+    if found is not None:
+        where, got = found
+        return Failure("LIVE-8", "a run depends on earlier runs of its processes", where, got)
+    if view.cut_short:
+        tally.compared = 0
+        raise Unjudged(view.cut_short)
+    tally.met.add(AFTER)
     return None

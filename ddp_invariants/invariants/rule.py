@@ -148,6 +148,7 @@ class Row:
         repeats_undisturbed: A test for cases that need a second run.
         explored: The property also runs all schedules of a few small cases (`search.schedules`).
         without: The situations that the second run leaves out.
+        alone: Each run of the rule's own cases needs new processes.
         counts_when_injected: A failure counts even in a case with an injected failure. Failures of
             the rest do not: wrong gradients after an exception are reported once.
         script: How an exported script shows a failure.
@@ -169,6 +170,7 @@ class Row:
     repeats_undisturbed: Callable[[TrainingCase], bool] = _never
     explored: bool = False
     without: tuple[type[Situation], ...] = (Perturbed, FailureInjection, Turns)
+    alone: bool = False
     counts_when_injected: bool = False
     script: Script = field(default_factory=Script)
 

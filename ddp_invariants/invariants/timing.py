@@ -33,6 +33,39 @@ def changed_timing(case: TrainingCase) -> str:
     return "" if turns is None or turns.order != "behind" else turns.sentence
 
 
+def first_difference(
+    changed: TrainingEvidence, usual: TrainingEvidence, tally: Tally, otherwise: str
+) -> tuple[str, str] | None:
+    """Compare the evidence of two runs bitwise, as far as both go.
+
+    Args:
+        changed: The evidence of the run that is judged.
+        usual: The evidence of the other run.
+        tally: Counts the tensors that are compared.
+        otherwise: The circumstances of the other run, in words.
+
+    Returns:
+        The place and the values of the first difference; None if there is none.
+    """
+    for rank, (here, there) in enumerate(zip(changed.ranks, usual.ranks, strict=True)):
+        for (moment, step), tensors in there.tensors.items():
+            own = here.tensors.get((moment, step))
+            if own is None:
+                continue
+            tally.compared += len(tensors.layout.slots)
+            difference = parted(tensors, own, otherwise)
+            if difference is not None:
+                where = (
+                    f"rank {rank} of {len(usual.ranks)}, {moment} of step {step}, "
+                    f"{difference.place}"
+                )
+                return where, difference.words
+    if _raised(changed) == _raised(usual):
+        return None
+    ended, usually = (EvidenceView(each).cut_short or "nothing raised" for each in (changed, usual))
+    return f"world size {len(usual.ranks)}", f"{ended}; {otherwise.rstrip(',')}: {usually}"
+
+
 def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> Failure | None:
     """Compare all evidence bitwise with that of the same case in its usual timing.
 
@@ -49,29 +82,17 @@ def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> F
         raise Unjudged(view.cut_short or unperturbed.cut_short)
     require_observed(view.evidence.ranks)
     _require_the_same_draws(view.evidence.ranks, plain.ranks)
-    for rank, (perturbed, before) in enumerate(zip(view.evidence.ranks, plain.ranks, strict=True)):
-        for (moment, step), tensors in before.tensors.items():
-            changed = perturbed.tensors.get((moment, step))
-            if changed is None:
-                continue
-            tally.compared += len(tensors.layout.slots)
-            difference = parted(tensors, changed, "with unchanged timing")
-            if difference is not None:
-                return Failure(
-                    rule,
-                    "the result depends on timing",
-                    f"rank {rank} of {len(plain.ranks)}, {moment} of step "
-                    f"{step}, {difference.place}",
-                    difference.words,
-                    f"it changes when {words}",
-                )
-    if _raised(view.evidence) != _raised(plain):
+    found = first_difference(view.evidence, plain, tally, "with unchanged timing")
+    if found is not None:
+        where, got = found
+        raised = _raised(view.evidence) != _raised(plain) and where.startswith("world size")
         return Failure(
             rule,
-            "the implementation raises under one timing only",
-            f"world size {len(plain.ranks)}",
-            f"{view.cut_short or 'nothing raised'}; with unchanged timing: "
-            f"{unperturbed.cut_short or 'nothing raised'}",
+            "the implementation raises under one timing only"
+            if raised
+            else "the result depends on timing",
+            where,
+            got,
             f"it changes when {words}",
         )
     if view.cut_short:

@@ -187,9 +187,10 @@ class Rank:
         # Taken here, after the connections made since the last case have added theirs.
         counts = kernel_counts()
         left: list[list[int]] = []
-        for number in range(case.rounds):
+        runs = case.runs
+        for number, run in enumerate(runs):
             record, groups, quiescent = Round(
-                case,
+                run,
                 driver,
                 everyone,
                 self.connections.get(request["training"]) if case.outside else None,
@@ -197,7 +198,7 @@ class Rank:
                 f"{request['number']}.{number}",
                 plain=request["plain"],
             ).train()
-            if case.rounds > 1:
+            if len(runs) > 1:
                 if groups.branched:
                     _meet(groups.store, everyone)
                 gc.collect()

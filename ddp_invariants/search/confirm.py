@@ -14,6 +14,7 @@ from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Inconclusive, Violation, violation_class
 from ddp_invariants.search import messages
 from ddp_invariants.search.enlarge import telling
+from ddp_invariants.search.history import after_earlier_runs
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.timings import surer
 
@@ -39,6 +40,9 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     if failure.rule == ENDS != rule and runner.lifeless is not None:
         raise _without_life(runner, rule, name, runner.lifeless)
     case, seen = repeated(runner, failure.rule, case)
+    if not seen and (after := after_earlier_runs(runner, failure.rule, case)) is not None:
+        failure, case = after
+        case, seen = repeated(runner, failure.rule, case)
     runs = ALL_RULES[failure.rule].confirmations
     reported, evidence = _reported(runner, failure, case, seen), seen[0][1] if seen else None
     path = path_of(runner, case, failure.rule)

@@ -50,7 +50,7 @@ class Places:
             not self.why_not
             and isinstance(case, TrainingCase)
             and not case.kills
-            and case.rounds == 1
+            and len(case.runs) == 1
             and (
                 case.ranks_needed > REAL_WORLD_SIZE
                 or _is_behind(case)

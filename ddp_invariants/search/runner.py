@@ -1,5 +1,6 @@
 """A runner of cases: it runs a case on the ranks, judges it by every rule, and keeps account."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,10 +14,12 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding, Violation
+from ddp_invariants.search.history import failing_after_others
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import REAL_WORLD_SIZE, Places
 from ddp_invariants.search.timings import surer
+from ddp_invariants.situations.earlier import MOST_RUNS
 
 Isolation = Literal["pooled", "fresh"]
 
@@ -86,6 +89,12 @@ class Runner:
         self.evidence: TrainingEvidence | ShardEvidence | None = None
         self.places = Places(pool.backend, under_test.scope.not_simulated)
         self.simulated = False
+        self._history: deque[TrainingCase] = deque(maxlen=MOST_RUNS)
+
+    @property
+    def history(self) -> tuple[TrainingCase, ...]:
+        """The last training cases that ran on ranks with others, in their order."""
+        return tuple(self._history)
 
     @property
     def scope(self) -> Scope:
@@ -145,6 +154,8 @@ class Runner:
         real_evidence = self.evidence
         seen = failed & {failure.rule for failure in self.failures(real, case)}
         shown = seen | self._shown_by_timing(case, rule, failed - seen)
+        if not shown and failing_after_others(self, min(failed), case) is not None:
+            shown = failed
         self.places.believe(shown)
         if not shown:
             name = case_id(case, self.under_test.named(case))
@@ -171,6 +182,7 @@ class Runner:
         return shown
 
     def _simulate(self, case: TrainingCase) -> TrainingEvidence | None:
+        self._history.append(case)
         evidence = self.pool.simulate(case, self.under_test.ddp)
         if evidence is None and not self.places.why_not:
             self.places.why_not = self.pool.not_simulated.get(self.under_test.ddp, "")
@@ -180,10 +192,13 @@ class Runner:
         self, case: Case, *, confirming: bool = False, rule: str = "", observed: bool = False
     ) -> dict[str, Finding]:
         """Run one case over the real backend and judge it; the arguments are those of `findings`."""
-        fresh = confirming or self.options.isolation == "fresh"
+        alone = rule in ALL_RULES and ALL_RULES[rule].alone
+        fresh = confirming or alone or self.options.isolation == "fresh"
         patience = min(HUNG_DEADLINE, self.pool.deadline) if self.hung and not confirming else None
         evidence: TrainingEvidence | ShardEvidence | None
         if isinstance(case, TrainingCase):
+            if not fresh:
+                self._history.append(case)
             observed = observed or not fresh or _needs_observed_groups(rule, case)
             train = partial(
                 self.pool.train,
@@ -266,5 +281,5 @@ def _needs_observed_groups(rule: str, case: TrainingCase) -> bool:
     return (
         (rule in ALL_RULES and ALL_RULES[rule].observed_groups)
         or case.perturbation.kind != "none"
-        or case.rounds > 1
+        or len(case.runs) > 1
     )

@@ -9,16 +9,14 @@ Standard library only: the rank side imports this package under any interpreter.
 
 from typing import Any
 
-from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
-from ddp_invariants.cases.fields import require
-from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Optimizer
-from ddp_invariants.cases.situation import KINDS, Situation, register
+from ddp_invariants.cases.plain import from_plain
+from ddp_invariants.cases.situation import Situation, register
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.no_sync import NoSyncStyle
@@ -30,9 +28,12 @@ from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.schedule import RateSchedule
 from ddp_invariants.situations.second import SecondWrapper
+from ddp_invariants.situations.surroundings import Surroundings
 from ddp_invariants.situations.turns import Turns
 from ddp_invariants.situations.uneven import UnevenInputs
 from ddp_invariants.situations.unused import UnusedLayers
+
+__all__ = ["OPTIONS", "SITUATIONS", "from_plain"]
 
 SITUATIONS: tuple[type[Situation], ...] = (
     Poisoned,
@@ -53,6 +54,8 @@ SITUATIONS: tuple[type[Situation], ...] = (
     CallShape,
     ModuleUse,
     SecondWrapper,
+    Surroundings,
+    EarlierRuns,
     Turns,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
@@ -66,39 +69,3 @@ The options belong to `search.strategies.training_cases`, and a rule's row state
 """
 
 register(*SITUATIONS)
-
-
-def from_plain(plain: dict[str, Any]) -> Case:
-    """Build a case from what `to_json` wrote, without checking types.
-
-    The JSON form comes from a frame between the suite's own processes.
-
-    Raises:
-        CaseError: A field holds a value outside its range.
-    """
-    if plain["kind"] == "shard":
-        return ShardCase(
-            **{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])}
-        )
-    layers = tuple(Layer(**layer) for layer in plain["model"]["layers"])
-    return TrainingCase(
-        **{
-            **plain,
-            "model": Model(plain["model"]["inputs"], layers),
-            "data": Data(**plain["data"]),
-            "optimizer": Optimizer(**plain["optimizer"]),
-            "situations": tuple(_situation(each) for each in plain["situations"]),
-        }
-    )
-
-
-def _situation(plain: dict[str, Any]) -> Situation:
-    """Build a situation from its JSON form.
-
-    Raises:
-        CaseError: Its kind is unknown, or a field holds a value outside its range.
-    """
-    kind = plain.get("kind")
-    require(kind in KINDS, "kind", kind, "one of " + ", ".join(map(repr, KINDS)))
-    fields = {name: value for name, value in plain.items() if name != "kind"}
-    return KINDS[str(kind)].from_plain(fields)

@@ -1,0 +1,82 @@
+"""Unusual surroundings of a process (`situations.surroundings`)."""
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.setup import Setup
+from ddp_invariants.situations import surroundings
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_OUTER = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+
+
+@effect(lambda case: case.get(surroundings.Surroundings) is not None)
+class Surroundings(Effect):
+    """Unusual surroundings of a process, from before wrapping to the end of the run."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        plan = self.case.get(surroundings.Surroundings)
+        assert plan is not None
+        self._names = set(plan.unusual)
+        self._left, self._wrapping = ExitStack(), ExitStack()
+
+    def before_wrapping(self, stepper: "Stepper") -> None:
+        """Change the surroundings."""
+        del stepper
+        if "deterministic" in self._names:
+            torch.use_deterministic_algorithms(True)  # noqa: FBT003 - torch's
+            self._left.callback(torch.use_deterministic_algorithms, False)  # noqa: FBT003 - torch's
+        if "anomaly" in self._names:
+            # Values that are not finite may be a part of the case.
+            self._left.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
+        self._set_environment()
+        if "other groups" in self._names:
+            size = self.case.world_size
+            for ranks in (list(range(size)), [0]):
+                group = dist.new_group(ranks)
+                if self.setup.rank in ranks:
+                    dist.barrier(group=group)
+        if "no gradients" in self._names:
+            self._wrapping.enter_context(torch.no_grad())
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Allow gradients again: the model is wrapped."""
+        del stepper
+        self._wrapping.close()
+
+    def end(self, record: Record) -> None:
+        """Restore the surroundings."""
+        del record
+        self._wrapping.close()
+        self._left.close()
+
+    def _set_environment(self) -> None:
+        names = [name for name in _LAUNCHERS if name in os.environ]
+        kept = {name: os.environ[name] for name in names}
+        # A device is chosen by the local rank.
+        on_device = self.setup.rank_device.on_device
+        outer = {name: value for name, value in _OUTER.items() if not on_device or name[0] != "L"}
+        if "no environment" in self._names:
+            for name in names:
+                del os.environ[name]
+        elif "outer environment" in self._names:
+            os.environ.update(outer)
+        else:
+            return
+        self._left.callback(_restore, kept)
+
+
+def _restore(kept: dict[str, str]) -> None:
+    for name in _LAUNCHERS:
+        os.environ.pop(name, None)
+    os.environ.update(kept)

@@ -1,0 +1,129 @@
+"""Wrappers beside others, in unusual surroundings, and in processes that have trained before."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.records.verdict import Violation
+from ddp_invariants.situations.capability import BASE, GENTLE
+from ddp_invariants.situations.earlier import EarlierRuns
+from ddp_invariants.situations.second import Second, SecondWrapper
+from ddp_invariants.situations.surroundings import Surrounding, Surroundings
+
+FAULTS = "ddp_invariants.faults.several:"
+CASE = replace(GENTLE, steps=3)
+RIGHT = ("reference", "torch", f"{FAULTS}HooksDieWithTheWrapper", f"{FAULTS}PlansHoldPositions")
+ALL: tuple[Surroundings | SecondWrapper, ...] = (
+    *(SecondWrapper(use) for use in get_args(Second)),
+    *(Surroundings((name,)) for name in get_args(Surrounding)),
+    Surroundings(("deterministic", "anomaly", "no gradients")),
+)
+
+
+@pytest.mark.parametrize("ddp", RIGHT)
+def test_a_right_wrapper_is_right_beside_others_and_in_any_surroundings(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """No rule fails, and the rule about the situation is judged."""
+    trial = make_trial(ddp=ddp, scope=Scope())
+    for situation in ALL:
+        rule = "LIVE-6" if isinstance(situation, SecondWrapper) else "LIVE-7"
+        findings = trial.really(CASE.with_situation(situation), rule=rule)
+        failed = {name: found.failure for name, found in findings.items() if found.failure}
+        assert failed == {}, situation
+        assert findings[rule].met, situation
+
+
+@pytest.mark.parametrize(
+    ("fault", "situation", "words"),
+    [
+        ("HooksOutliveTheWrapper", SecondWrapper("again"), "a deleted wrapper still communicates"),
+        ("SharesFlatTensors", SecondWrapper("joint"), "the gradient is not the mean"),
+        ("OneReductionAtATime", SecondWrapper("joint"), "the gradient is not the mean"),
+        ("PlanOfTheLastWrapper", SecondWrapper("crossed"), "the gradient is not the mean"),
+        ("PlanOfTheLastWrapper", SecondWrapper("unused"), "the gradient is not the mean"),
+        ("BroadcastsOnce", SecondWrapper("in turn"), "parameters differ between ranks"),
+        ("WorldOfTheEnvironment", Surroundings(("outer environment",)), "an outer launcher's"),
+        ("HooksWithGradientsOnly", Surroundings(("no gradients",)), "wrapped without gradients"),
+        ("OrderedSumsAreNoMeans", Surroundings(("deterministic",)), "deterministic algorithms"),
+    ],
+)
+def test_a_fault_shows_in_its_situation_alone(
+    make_trial: TrialMaker, fault: str, situation: SecondWrapper | Surroundings, words: str
+) -> None:
+    """The rule about the situation fails, and no rule fails without it."""
+    rule = "LIVE-6" if isinstance(situation, SecondWrapper) else "LIVE-7"
+    trial = make_trial(ddp=FAULTS + fault, scope=Scope())
+    trial.pool.anew()
+    assert {n: f.failure for n, f in trial.really(CASE).items() if f.failure} == {}
+    trial.pool.anew()
+    failure = trial.really(CASE.with_situation(situation), rule=rule)[rule].failure
+    assert failure is not None
+    assert words in failure.fact
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch", f"{FAULTS}PlansHoldPositions"])
+def test_a_right_wrapper_gives_the_same_bits_after_earlier_runs(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """LIVE-8 compares a run after two others with a run in new processes."""
+    runs = EarlierRuns((CASE, replace(BASE, seed=5, situations=(Surroundings(("anomaly",)),))))
+    findings = make_trial(ddp=ddp, scope=Scope()).really(CASE.with_situation(runs), rule="LIVE-8")
+    assert {name: found.failure for name, found in findings.items() if found.failure} == {}
+    assert findings["LIVE-8"].met == {"a run after others"}
+
+
+@pytest.mark.parametrize("fault", ["BroadcastsOnce", "PlansAreKeptByShapes"])
+def test_what_is_left_in_a_process_violates_live_8(make_trial: TrialMaker, fault: str) -> None:
+    """The same case with other values is enough of an earlier run."""
+    case = CASE.with_situation(EarlierRuns((replace(CASE, seed=5),)))
+    failure = make_trial(ddp=FAULTS + fault, scope=Scope()).really(case, rule="LIVE-8")
+    assert failure["LIVE-8"].failure is not None
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule"), [("BroadcastsOnce", "INIT-1"), ("PlansAreKeptByShapes", "GRAD-2")]
+)
+def test_a_failure_that_needs_an_earlier_run_is_reported_with_it(
+    make_trial: TrialMaker, fault: str, rule: str
+) -> None:
+    """A failure that no case shows in fresh processes is LIVE-8's, with the fewest earlier runs."""
+    trial = make_trial(ddp=FAULTS + fault, scope=Scope(max_world_size=2), cases=40)
+    with pytest.raises(Violation) as raised:
+        trial.certify(rule)
+    violation = raised.value
+    assert violation.failure.rule == "LIVE-8"
+    assert isinstance(violation.case, TrainingCase)
+    assert len(violation.case.earlier) == 1
+    assert "a run depends on earlier runs of its processes" in str(violation)
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [
+        Surroundings(()),
+        Surroundings(("anomaly", "anomaly")),
+        Surroundings(("no environment", "outer environment")),
+        EarlierRuns(()),
+        EarlierRuns((BASE.with_situation(EarlierRuns((BASE,))),)),
+        EarlierRuns((replace(BASE, rounds=2),)),
+    ],
+    ids=str,
+)
+def test_situations_that_say_nothing_or_two_things_are_refused(
+    situation: Surroundings | EarlierRuns,
+) -> None:
+    """A case names each surrounding once, one environment, and plain earlier runs."""
+    with pytest.raises(CaseError):
+        CASE.with_situation(situation)
+
+
+def test_a_second_wrapper_is_refused_where_steps_are_not_plain() -> None:
+    """Passes of two models are interleaved in steps of one forward and one backward."""
+    with pytest.raises(CaseError, match="accumulation"):
+        replace(CASE, accumulation=2).with_situation(SecondWrapper("joint"))
