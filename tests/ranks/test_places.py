@@ -17,6 +17,8 @@ from ddp_invariants.search.messages import explored
 from ddp_invariants.search.places import MOST_UNREAL
 from ddp_invariants.search.schedules import all_schedules, late
 from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.resized import Resized
+from ddp_invariants.situations.turns import Turns
 
 SHARED_COUNT = """
     import torch
@@ -153,3 +155,12 @@ def test_only_a_race_depends_on_the_schedule(pool: Pool, name: str, *, differ: b
         assert run is not None
         results.add(tuple(bytes(t.bits) for rank in run.ranks for t in rank.tensors.values()))
     assert (len(results) > 1) == differ
+
+
+def test_the_rank_behind_may_be_missing_from_an_earlier_run(pool: Pool) -> None:
+    """A state that fewer ranks saved is loaded by more, of which the last is behind."""
+    case = BASE.with_situation(Resized(1)).with_situation(Turns("behind", behind=1, lags=(1,)))
+    for evidence in (pool.simulate(case, Ddp()), pool.train(case, Ddp())):
+        assert evidence is not None
+        assert evidence.incident is None
+        assert [rank.raised for rank in evidence.ranks] == [None, None]

@@ -100,7 +100,8 @@ class Arrivals:
         plan = self._plan
         if plan.results == "late":
             return _NEVER
-        lags = plan.lags if plan.order == "behind" and plan.behind == rank and not waits else ()
+        behind = plan.order == "behind" and plan.behind % len(self._calls) == rank
+        lags = plan.lags if behind and not waits else ()
         return lags[number] if number < len(lags) else 0
 
     def due(self, arrival: Arrival) -> bool:

@@ -30,7 +30,7 @@ class Order:
         elif kind == "preempted":
             self._random.shuffle(self._priorities)
         elif kind == "behind":
-            self._priorities[behind] = size
+            self._priorities[behind % size] = size
         self._changes = frozenset(self._random.sample(range(self._PLACES), self._CHANGES))
         self._place = 0
 
