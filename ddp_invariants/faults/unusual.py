@@ -145,9 +145,10 @@ class DividesTheOutputsGradient(_Synchronised):
 
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
-    # Every rank must have every gradient: in one order, whole, of the parameters at the start.
+    # Every rank must have every gradient: in one order, whole, of the parameters at the start. The
+    # divided gradient also reaches a trained part before the wrapper.
     declares: ClassVar[dict[str, Any]] = {
-        "unsupported": ("unused", "crossed", "assign", "unfreeze", "in_parts")
+        "unsupported": ("unused", "crossed", "assign", "unfreeze", "in_parts", "input_gradients")
     }
 
     def _start(self) -> None:
