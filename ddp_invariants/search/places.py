@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
+from ddp_invariants.records.verdict import Finding
 from ddp_invariants.situations.turns import Turns
 
 SIMULATED_WORLD_SIZE = 16
@@ -34,6 +35,8 @@ class Places:
 
     Attributes:
         why_not: The same; it may become known during the trial.
+        met: By rule that has judged a case of the real backend, the conditions it met there. Cases
+            that the properties of other rules drew count as much as a rule's own.
     """
 
     def __init__(self, backend: Backend, why_not: str = "") -> None:
@@ -43,6 +46,7 @@ class Places:
         self._believed: set[str] = set()
         self._unreal: dict[str, str] = {}
         self._really = Counter[str]()
+        self.met: dict[str, set[str]] = {}
 
     def simulates(self, case: Case) -> bool:
         """Return whether a case runs in the simulation at first."""
@@ -72,6 +76,12 @@ class Places:
         """Count a case that ran over the real backend."""
         if isinstance(case, TrainingCase):
             self._really.update(situation.kind for situation in case.situations)
+
+    def judged_really(self, findings: Iterable[Finding]) -> None:
+        """Note the conditions that rules met in a case of the real backend."""
+        for finding in findings:
+            if not finding.unjudged:
+                self.met.setdefault(finding.rule, set()).update(finding.met)
 
     def believes(self, rules: Iterable[str]) -> bool:
         """Return whether simulated failures of these rules have been seen for real, too."""

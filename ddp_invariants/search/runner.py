@@ -242,6 +242,8 @@ class Runner:
 
     def enter(self, case: Case, findings: list[Finding]) -> None:
         """Enter a case and its findings into the ledger, and call the listener."""
+        if not self.simulated:
+            self.places.judged_really(findings)
         self.ledger.enter(case, findings, case_id(case, self.under_test.named(case)))
         self.listen(self.ledger)
 

@@ -89,8 +89,6 @@ class Search:
         cases: How many cases were drawn before the first failure, by the rule they were drawn for.
         sighting: The first failure, before it was shrunk.
         judged: How many cases the rule judged.
-        judged_really: The number of them that ran over the real backend.
-        met_really: The conditions it met over the real backend.
         reasons: Why it did not judge a case, counted.
     """
 
@@ -99,8 +97,7 @@ class Search:
         self.failing: dict[Asked, Failure] = {}
         self.cases = Counter[str]()
         self.sighting: Sighting | None = None
-        self.judged = self.judged_really = 0
-        self.met_really: set[str] = set()
+        self.judged = 0
         self.reasons: dict[str, int] = {}
         self._began, self._found_at, self._runs_since = time.monotonic(), 0.0, 0
         self._by_meaning = False
@@ -208,12 +205,14 @@ class Search:
     def _is_new_to_reality(self, own: Finding | None) -> bool:
         """Return whether a simulated case met a needed condition that no real case has met.
 
-        The first case that the rule judges is new, too.
+        A case is new, too, if the rule has judged no real case. Real cases that other properties
+        of the trial drew count.
         """
         if own is None or own.unjudged or own.failure is not None or not self.runner.simulated:
             return False
         needed = own.met.intersection(ALL_RULES[self.rule].needs)
-        return not self.judged_really or not needed <= self.met_really
+        met = self.runner.places.met.get(self.rule)
+        return met is None or not needed <= met
 
     def _is_spent(self) -> bool:
         """Return whether the first failure is to be made no simpler."""
@@ -239,9 +238,6 @@ class Search:
             self.reasons[own.unjudged] = self.reasons.get(own.unjudged, 0) + 1
         else:
             self.judged += 1
-            if not self.runner.simulated:
-                self.judged_really += 1
-                self.met_really |= own.met
         if own.failure is not None or not own.unjudged:
             return own.failure
         # A hang or a death leaves every other rule without evidence: every search reports it.
@@ -300,7 +296,7 @@ class Search:
         scope = self.runner.scope
         return sorted(
             set(ALL_RULES[self.rule].needs)
-            - self.met_really
+            - self.runner.places.met.get(self.rule, set())
             - scope.unclaimed
             - scope.beyond(self.rule)
         )
@@ -324,7 +320,7 @@ class Search:
         if beyond and not refused and (not missing or not self.judged):
             entry.not_run = f"not with {', '.join(sorted(beyond))}: {scope.bounded}"
             raise NotJudged(f"{self.rule} is not run: {entry.not_run}")
-        if self.judged_really and not missing and not refused:
+        if self.rule in self.runner.places.met and not missing and not refused:
             return
         entry.inconclusive = True
         reasons = [

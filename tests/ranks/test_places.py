@@ -11,10 +11,11 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
 from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.backends import ON_THE_CPU
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.verdict import Violation
+from ddp_invariants.records.verdict import Finding, Violation
 from ddp_invariants.search.messages import explored
-from ddp_invariants.search.places import MOST_UNREAL
+from ddp_invariants.search.places import MOST_UNREAL, Places
 from ddp_invariants.search.schedules import all_schedules, late
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.resized import Resized
@@ -99,6 +100,19 @@ def test_every_condition_is_met_on_real_ranks_too(make_trial: TrialMaker) -> Non
     ran = trial.ledger.ran
     assert ran["simulated"] > ran["gloo"]
     assert ran["gloo"] >= sum(ran.values()) // 20
+
+
+def test_conditions_met_in_real_cases_of_other_properties_count() -> None:
+    """A real case counts for every rule that judged it, and for no rule that could not."""
+    places = Places(ON_THE_CPU)
+    places.judged_really(
+        (
+            Finding("GRAD-1", 1, frozenset({"one"})),
+            Finding("GRAD-1", 1, frozenset({"another"})),
+            Finding("GRAD-2", met=frozenset({"one"}), unjudged="no evidence"),
+        )
+    )
+    assert places.met == {"GRAD-1": {"one", "another"}}
 
 
 @pytest.mark.parametrize(
