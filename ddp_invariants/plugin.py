@@ -128,16 +128,18 @@ class _Listener:
 _FIRST = (
     "test_shard.py",
     "test_init.py",
-    "test_loss.py",
+    "test_live.py",
+    "test_state.py",
+    "test_buf.py",
+    "test_rng.py",
     "test_grad.py",
     "test_param.py",
-    "test_buf.py",
     "test_comm.py",
     "test_mem.py",
-    "test_state.py",
-    "test_live.py",
+    "test_loss.py",
 )
-"""The quickest properties first, for a first verdict within seconds; then causes before effects."""
+"""The quickest properties first, for a first verdict within seconds. Then the longest, so that at
+the end no worker runs a long one while the others have nothing left; then causes before effects."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
