@@ -22,8 +22,8 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
 
 ROOT = Path(__file__).resolve().parents[2]
-_probe = probe.discover  # Kept here, because sessions.py replaces the attribute.
 Discover = Callable[..., Discovery]
+_probe: Discover = probe.discover  # Kept here, because sessions.py replaces the attribute.
 
 
 def of_the_checkout(name: str) -> bool:
@@ -34,12 +34,13 @@ def of_the_checkout(name: str) -> bool:
     return name in ("reference", "torch") or name.startswith("ddp_invariants.")
 
 
-def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
+def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _probe) -> Discover:
     """Return a `discover` that stores its results in a folder shared by the run's processes.
 
     Args:
         folder: The folder.
         addresses: The addresses of the hosts on which probing gives the same result each time.
+        otherwise: A `discover` for pools on other hosts.
     """
 
     def discover(
@@ -51,7 +52,7 @@ def remembering(folder: Path, addresses: Sequence[str]) -> Discover:
             for host in pool.processes.hosts
         )
         if not on_shared_hosts:
-            return _probe(pool, ddp, sampler, max_world_size, files)
+            return otherwise(pool, ddp, sampler, max_world_size, files)
 
         def known(
             implementation: Ddp | Sampler, find: Callable[[], Discovery], *, lasting: bool

@@ -7,8 +7,10 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,14 @@ import yaml
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from lent import LentHosts
-from probed import Discover
+from probed import Discover, remembering
 from upgrades import ALTERATIONS, compared, interpreter
 
 from ddp_invariants.cases.case import Case, ShardCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
 from ddp_invariants.cli import compare, main
+from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.errors import BaselineError, DeviationError, HarnessError
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.implementation.spec import Ddp, Sampler
@@ -458,36 +461,83 @@ def test_an_interpreter_that_cannot_serve_is_refused(tmp_path: Path) -> None:
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture
-def command(
-    host_addresses: list[str],
-    known: None,  # noqa: ARG001 - needed for its effect
-    monkeypatch: pytest.MonkeyPatch,
-) -> Command:
-    """Return a function that runs the command line in this process.
+class Interpreters:
+    """Altered interpreters, their hosts and the results of probing there, each made once.
 
-    For this interpreter, the command uses the hosts at hand. Differences are shrunk in few runs.
+    Args:
+        folder: A folder for the interpreters.
+        addresses: The addresses of the hosts of this interpreter.
+        discover: The `discover` for these hosts.
     """
 
-    def hosts(python: str) -> LentHosts | Hosts:
-        return LentHosts(host_addresses) if python == sys.executable else Hosts(python)
+    def __init__(self, folder: Path, addresses: list[str], discover: Discover) -> None:
+        self._folder, self.discover = folder, discover
+        self._lent = {sys.executable: LentHosts(addresses)}
+        self._started: list[Hosts] = []
+        self.side = cache(gate.side)
+
+    def altered(self, name: str = "") -> str:
+        """Return an interpreter with an alteration of `upgrades.py`, or with none."""
+        folder = self._folder / (name or "equal")
+        python = folder / "bin" / Path(sys.executable).name
+        return str(python) if python.exists() else interpreter(folder, name)
+
+    def hosts(self, python: str) -> LentHosts:
+        """Return the hosts of an interpreter."""
+        if python not in self._lent:
+            hosts = Hosts(python)
+            self._started.append(hosts)
+            self._lent[python] = LentHosts(hosts.addresses)
+            probed = Path(python).parents[1] / "probed"
+            probed.mkdir()
+            self.discover = remembering(probed, hosts.addresses, self.discover)
+        return self._lent[python]
+
+    def close(self) -> None:
+        """End the hosts that were started."""
+        for hosts in self._started:
+            hosts.close()
+
+
+@pytest.fixture(scope="module")
+def interpreters(
+    tmp_path_factory: pytest.TempPathFactory, host_addresses: list[str], discovered: Discover
+) -> Iterator[Interpreters]:
+    """Yield altered interpreters for the tests of this file."""
+    folder = tmp_path_factory.mktemp("interpreters")
+    with closing(Interpreters(folder, host_addresses, discovered)) as interpreters:
+        yield interpreters
+
+
+@pytest.fixture
+def command(interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return a function that runs the command line in this process.
+
+    The command uses hosts that are running, asks each interpreter once for its versions, and
+    shrinks differences in few runs.
+    """
+
+    def discover(*arguments: Any) -> Discovery:
+        return interpreters.discover(*arguments)
 
     def given(*words: str) -> subprocess.CompletedProcess[str]:
         done = CliRunner().invoke(main, words)
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
-    monkeypatch.setattr(compare, "Hosts", hosts)
+    monkeypatch.setattr(compare, "Hosts", interpreters.hosts)
+    monkeypatch.setattr(gate, "side", interpreters.side)
+    monkeypatch.setattr(gate, "discover", discover)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 20)
     return given
 
 
 def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told(
-    command: Command, tmp_path: Path
+    command: Command, interpreters: Interpreters, tmp_path: Path
 ) -> None:
     """Equal sides exit with status 0, and an accepted change that does not occur is reported."""
     accepted = tmp_path / "accepted.toml"
     accepted.write_text(ACCEPTED, encoding="utf-8")
-    new = interpreter(tmp_path / "new")
+    new = interpreters.altered()
     done = command(
         "compare",
         "--old",
@@ -514,7 +564,14 @@ def test_equal_sides_are_the_same_and_accepted_changes_that_do_not_show_are_told
     [("a new warning", "torch", 6, ACCEPTED, 0), ("padding rule", "reference", 60, "", 1)],
 )
 def test_a_simulated_upgrade_is_found(
-    command: Command, tmp_path: Path, name: str, ddp: str, cases: int, accept: str, status: int
+    command: Command,
+    interpreters: Interpreters,
+    tmp_path: Path,
+    name: str,
+    ddp: str,
+    cases: int,
+    accept: str,
+    status: int,
 ) -> None:
     """A simulated upgrade is found with a script, and an accepted change opens the gate.
 
@@ -524,7 +581,7 @@ def test_a_simulated_upgrade_is_found(
     accepted.write_text(accept, encoding="utf-8")
     done, differences = compared(
         sys.executable,
-        interpreter(tmp_path / "new", name),
+        interpreters.altered(name),
         cases,
         "--ddp",
         ddp,
@@ -675,7 +732,9 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
         baseline.read(path)
 
 
-def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
+def test_a_recorded_side_is_compared(
+    command: Command, interpreters: Interpreters, tmp_path: Path
+) -> None:
     """A recorded side is compared like any other side.
 
     The same side shows no difference, and an altered side does. A baseline of another
@@ -690,7 +749,7 @@ def test_a_recorded_side_is_compared(command: Command, tmp_path: Path) -> None:
     done = command(*against, *torch)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SAME" in done.stdout
-    new = interpreter(tmp_path / "new", "a new warning")
+    new = interpreters.altered("a new warning")
     done = command(*against, "--new", new, *torch)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "discrete: warning FutureWarning: this will change" in done.stdout
