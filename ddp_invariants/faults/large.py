@@ -1,5 +1,6 @@
 """The bucketed reference, with limits that only large cases reach."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -278,3 +279,22 @@ class AveragesSmallBatches(_Reference):
         for parameter in bucket.parameters if self._halves else ():
             if parameter.grad is not None:
                 parameter.grad.div_(2)
+
+
+class CountsEvenNodes(_Reference):
+    """The world size is taken for the ranks of this node times the number of nodes, although the
+    last node has fewer ranks (no public incident found).
+
+    GRAD-1.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        bucket_cap_mb: float = 25.0,
+    ) -> None:
+        super().__init__(module, process_group, bucket_cap_mb)
+        nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+        if nodes > 1 and dist.get_world_size() == self.world_size:
+            self.world_size = nodes * int(os.environ["LOCAL_WORLD_SIZE"])

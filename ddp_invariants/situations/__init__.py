@@ -20,6 +20,7 @@ from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.no_sync import NoSyncStyle
+from ddp_invariants.situations.nodes import Nodes
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.perturbation import Perturbed
@@ -56,6 +57,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     SecondWrapper,
     Surroundings,
     EarlierRuns,
+    Nodes,
     Turns,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
