@@ -9,6 +9,7 @@ from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.cases.shard_situation import ASKING, ShardSituation
 from ddp_invariants.cases.situation import KINDS, Situation
 
 
@@ -22,7 +23,12 @@ def from_plain(plain: dict[str, Any]) -> Case:
     """
     if plain["kind"] == "shard":
         return ShardCase(
-            **{**plain, "data": Data(**plain["data"]), "epochs": tuple(plain["epochs"])}
+            **{
+                **plain,
+                "data": Data(**plain["data"]),
+                "epochs": tuple(plain["epochs"]),
+                "situations": tuple(_asking(each) for each in plain["situations"]),
+            }
         )
     layers = tuple(Layer(**layer) for layer in plain["model"]["layers"])
     return TrainingCase(
@@ -33,6 +39,19 @@ def from_plain(plain: dict[str, Any]) -> Case:
             "optimizer": Optimizer(**plain["optimizer"]),
             "situations": tuple(_situation(each) for each in plain["situations"]),
         }
+    )
+
+
+def _asking(plain: dict[str, Any]) -> ShardSituation:
+    """Build a way to ask a sampler from its JSON form.
+
+    Raises:
+        CaseError: Its kind is unknown, or a field holds a value outside its range.
+    """
+    kind = plain.get("kind")
+    require(kind in ASKING, "kind", kind, "one of " + ", ".join(map(repr, ASKING)))
+    return ASKING[str(kind)].from_plain(
+        {name: value for name, value in plain.items() if name != "kind"}
     )
 
 

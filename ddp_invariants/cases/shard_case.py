@@ -8,6 +8,7 @@ from typing import Literal
 
 from ddp_invariants.cases.fields import Strict, between, require
 from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.shard_situation import ShardSituation
 
 ENOUGH = 30
 """Equal pairs of epochs or seeds in a row that exclude chance: 2**-30 is below 1e-9."""
@@ -29,6 +30,7 @@ class ShardCase(Strict):
         workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
             sampler; 0 for none.
         seed_step: The distance of another seed, whose order is compared.
+        situations: Other ways in which a program asks the sampler, besides the plain one.
     """
 
     world_size: int = 2
@@ -39,6 +41,7 @@ class ShardCase(Strict):
     resumed_by: int | None = None
     workers: int = 0
     seed_step: int = 1
+    situations: tuple[ShardSituation, ...] = ()
     kind: Literal["shard"] = "shard"
 
     def __post_init__(self) -> None:
@@ -48,6 +51,10 @@ class ShardCase(Strict):
             between(f"epochs[{index}]", epoch, 0, 2**31)
         between("workers", self.workers, 0, 16)
         between("seed_step", self.seed_step, 1, 2**32)
+        kinds = [situation.kind for situation in self.situations]
+        require(len(kinds) == len(set(kinds)), "situations", kinds, "each kind once")
+        for situation in self.situations:
+            situation.check(self)
         require(
             self.resumed_by is None or self.saved_after is not None,
             "resumed_by",

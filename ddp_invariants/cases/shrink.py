@@ -141,6 +141,11 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield from (
             replace(case, epochs=case.epochs[:count]) for count in range(1, len(case.epochs))
         )
+    for index, situation in enumerate(case.situations):
+        rest = case.situations[:index], case.situations[index + 1 :]
+        yield replace(case, situations=(*rest[0], *rest[1]))
+        for plainer in situation.simpler():
+            yield replace(case, situations=(*rest[0], plainer, *rest[1]))
     if case.seed_step != 1:
         yield replace(case, seed_step=1)
     for workers in range(case.workers):

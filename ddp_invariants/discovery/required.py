@@ -1,5 +1,7 @@
 """Capabilities and numbers of ranks without which a rule's conditions cannot be met."""
 
+from ddp_invariants.situations.asking import WAYS
+
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}),
     "drop_last": frozenset({"drop_last"}),
@@ -13,6 +15,7 @@ SAMPLING: dict[str, frozenset[str]] = {
     "large_seed": frozenset(),
     "negative_seed": frozenset(),
     "large_epoch": frozenset(),
+    **{way.capability: frozenset[str]() for way in WAYS},
 }
 """The conditions of rules about samplers that only a sampler with a capability can meet."""
 

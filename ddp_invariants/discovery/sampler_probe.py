@@ -1,6 +1,7 @@
 """Probes of a sampler's capabilities: one small case for each."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ddp_invariants.cases.case import ShardCase
@@ -10,7 +11,12 @@ from ddp_invariants.discovery.result import Probed, Standing, first_failure
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.invariants.asked import differs_when_asked
+from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import ShardEvidence
+from ddp_invariants.situations.asking import WAYS
 
 SAMPLER_CASES = {
     "shuffle": ShardCase(world_size=2, epochs=(0, 1), data=Data(samples=8, shuffle=True)),
@@ -24,6 +30,12 @@ SAMPLER_CASES = {
     "large_seed": ShardCase(data=Data(samples=8, shuffle=True, seed=2**63 - 1), epochs=(0, 1)),
     "negative_seed": ShardCase(data=Data(samples=8, shuffle=True, seed=-1), epochs=(0, 1)),
     "large_epoch": ShardCase(data=Data(samples=8, shuffle=True), epochs=(0, 2**31)),
+    **{
+        way.capability: ShardCase(
+            data=Data(samples=8, shuffle=True), epochs=(1,), situations=(way(),)
+        )
+        for way in WAYS
+    },
 }
 
 
@@ -79,9 +91,28 @@ def of_sampler(
         if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
             continue
+        if SAMPLER_CASES[name].situations:
+            probed.append(replace(_asked(name, evidence, declared), declared=excused))
+            continue
         # Only the rules that depend on the length: all others show for any length.
         failure = first_failure(
             evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3"))
         )
         probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
     return tuple(probed)
+
+
+def _asked(name: str, evidence: ShardEvidence, declared: SamplerDeclarations) -> Probed:
+    """Judge nothing but the other way to ask."""
+    view = ShardView(evidence, declared)
+    try:
+        asked = view.answer["asked"]
+        failure = differs_when_asked(view, Tally())
+    except Unjudged as reason:
+        return Probed(name, Standing.UNKNOWN, str(reason))
+    if failure is not None:
+        return Probed(name, Standing.WRONG, f"{failure.rule}: {failure.fact}")
+    if asked and all(asked[0]["raised"]):
+        return Probed(name, Standing.REFUSED, asked[0]["raised"][0])
+    absent = not asked or None in asked[0]["got"]
+    return Probed(name, Standing.ABSENT if absent else Standing.RIGHT)

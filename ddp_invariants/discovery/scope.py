@@ -146,6 +146,11 @@ class Scope:
             saved_after=case.saved_after if self.has("resume") else None,
             resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
             workers=case.workers if self.has("workers") else 0,
+            situations=tuple(
+                situation
+                for situation in case.situations
+                if self.has(situation.capability) and self.sampler.layout != "scatter"
+            ),
         )
 
     def excluded(self, rule: str) -> str:

@@ -312,6 +312,11 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
             f"{stored.failure.rule} of {stored.under_test} cannot be exported: "
             "ranks of another number load its state"
         )
+    if case.situations:
+        raise ExportError(
+            f"{stored.failure.rule} of {stored.under_test} cannot be exported: "
+            f"{case.situations[0].beyond_scripts}"
+        )
     total = ShardView(ShardEvidence(case, ()), declared).total
     return {
         **_shared(stored, described["target"]),

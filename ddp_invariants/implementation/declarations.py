@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from ddp_invariants.cases.dtypes import LOW_PRECISION
 from ddp_invariants.errors import DeclarationError
-from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations import SITUATIONS, WAYS
 
 Init = Literal["wrap", "first_forward", "seed"]
 Reduction = Literal["mean", "sum"]
@@ -267,6 +267,7 @@ CAPABILITIES: dict[str, str] = {
     "large_epoch": "epochs of 32 bits",
     "resume": "a state that is saved and resumed in the middle of an epoch",
 }
+CAPABILITIES |= {way.capability: way.means for way in WAYS}
 CAPABILITIES |= {
     name: capability.words
     for situation in SITUATIONS

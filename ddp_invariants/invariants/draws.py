@@ -82,6 +82,7 @@ class ShardDraws:
         saved: Always save a state in the middle of the last epoch, and load it.
         worked: Always have workers of a DataLoader iterate the sampler.
         scaled: Have long datasets and many ranks in a few cases.
+        asked: Have a program ask in another way in most cases.
     """
 
     least_samples: int = 0
@@ -89,6 +90,7 @@ class ShardDraws:
     saved: bool = False
     worked: bool = False
     scaled: bool = False
+    asked: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

@@ -5,11 +5,12 @@ Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N /
 
 from collections.abc import Sequence
 from functools import cached_property
-from math import ceil, perm
+from math import perm
 from typing import Any
 
 from ddp_invariants.cases.shard_case import ENOUGH, ShardCase
 from ddp_invariants.implementation.declarations import SamplerDeclarations
+from ddp_invariants.invariants.dealing import total_of
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
@@ -97,12 +98,7 @@ class ShardView:
     @property
     def total(self) -> int:
         """The number of indices of all ranks together, under the declared padding."""
-        n, unit = self.case.data.samples, self.case.world_size
-        if self.declared.padding == "none" and not self.case.data.drop_last:
-            return n
-        if self.declared.padding == "batch":
-            unit *= self.case.data.batch_size
-        return unit * (n // unit) if self.case.data.drop_last else unit * ceil(n / unit)
+        return total_of(self.case, self.declared.padding)
 
     def is_equal_order(self, count: int | None, shards: list[list[int]]) -> bool:
         """Return whether equal orders of two epochs or seeds are no chance.

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.draws import ShardDraws
@@ -116,7 +117,7 @@ def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     "exactly total distinct indices.",
     needs=("drop_last", "padding"),
     source=SOURCE,
-    draws=ShardDraws(scaled=True),
+    draws=ShardDraws(scaled=True, asked=True),
     after="SHARD-1",
     script=Script(checks=("coverage",)),
 )
@@ -200,8 +201,8 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
 @sharding.rule(
     "SHARD-4",
     "The arguments alone determine the shards: they are the same in every process, on "
-    "re-iteration and under any state of the global generators. Iteration leaves these generators "
-    "unchanged.",
+    "re-iteration and under any state of the global generators, however a program asks. Iteration "
+    "leaves these generators unchanged.",
     needs=("shuffle", "two processes"),
     source=SOURCE,
     draws=ShardDraws(scaled=True),
@@ -226,7 +227,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     if failure is not None:
         return failure
     tally.met.add("two processes")
-    return differs_in_another_process(view)
+    return differs_in_another_process(view) or differs_when_asked(view, tally)
 
 
 @sharding.rule(

@@ -184,6 +184,7 @@ _SHARD_CONTENTS: dict[str, Callable[[ShardCase], bool]] = {
     "a seed above 0": lambda case: case.data.seed > 0,
     "a DataLoader": lambda case: case.loader,
     "workers": lambda case: case.workers > 0,
+    "another way to ask": lambda case: bool(case.situations),
 }
 
 

@@ -31,9 +31,10 @@ def equal_seeds(case: ShardCase, ask: Callable[[ShardCase], Shards], *, alike: b
     """
     if not alike or not _worth_it(case):
         return int(alike)
+    direction = 1 if case.other_seed > case.data.seed else -1
     return _equal_pairs(
-        lambda number: ask(_seeded(case, case.data.seed + number)),
-        lambda number: ask(_seeded(case, case.other_seed + number)),
+        lambda number: ask(_seeded(case, case.data.seed + number * direction)),
+        lambda number: ask(_seeded(case, case.other_seed + number * direction)),
     )
 
 

@@ -13,6 +13,9 @@ from torch.utils.data._utils.worker import WorkerInfo
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 
+_ASKED = 4
+"""Items of an iteration between which `len` is called."""
+
 
 def made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch: int) -> Any:
     """Make the sampler of a rank for an epoch."""
@@ -121,10 +124,36 @@ class RankSampler:
         yielded = self._yielded()
         return sum(map(len, yielded)) if length == len(yielded) else length
 
-    def leave_half_way(self) -> None:
-        """Take one item and drop the iterator."""
+    def leave_after(self, items: int) -> None:
+        """Take some items and drop the iterator."""
         with self._as_rank():
-            next(iter(self.sampler), None)
+            for _ in itertools.islice(iter(self.sampler), items):
+                pass
+
+    def interleaved(self, ahead: int) -> tuple[list[int], list[int]]:
+        """Return the indices of two iterators that take turns, the first one some items ahead."""
+        with self._as_rank():
+            first = iter(self.sampler)
+            items: tuple[list[Any], list[Any]] = [*itertools.islice(first, ahead)], []
+            second, ended = iter(self.sampler), object()
+            for pair in itertools.islice(
+                itertools.zip_longest(first, second, fillvalue=ended), self._bound
+            ):
+                for number, item in enumerate(pair):
+                    items[number].extend([item] if item is not ended else [])
+        return self._flat(items[0]), self._flat(items[1])
+
+    def with_lengths(self) -> tuple[list[int], list[int]]:
+        """Return the indices of an iteration, and `len` before, after each of few items and after."""
+        with self._as_rank():
+            lengths = [len(self.sampler)]
+            items = []
+            for item in itertools.islice(self.sampler, self._bound):
+                items.append(item)
+                if len(items) < _ASKED:
+                    lengths.append(len(self.sampler))
+            lengths.append(len(self.sampler))
+        return self._flat(items), lengths
 
     def batches(self) -> tuple[int, int | None]:
         """Count a DataLoader's batches, and return its len as well; None without a len."""

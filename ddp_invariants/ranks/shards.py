@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ddp_invariants.cases.case import ShardCase
-from ddp_invariants.ranks import equal_orders
+from ddp_invariants.ranks import asking, equal_orders
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler, made
 from ddp_invariants.ranks.training.recorder import exception_data, warned
@@ -81,7 +81,7 @@ def _dealt(
                 sampler.set_epoch(epoch)
             dealt.append([sampler.indices() for sampler in samplers])
         for sampler in samplers:
-            sampler.leave_half_way()  # An iteration left half way must not show in the next one.
+            sampler.leave_after(1)  # An iteration left half way must not show in the next one.
         again = [sampler.indices() for sampler in samplers]
         after = _global_generators()
         answer: dict[str, Any] = {
@@ -100,6 +100,7 @@ def _dealt(
         }
         phase = "further epochs and seeds"
         answer |= _equal_orders(case, make, ranks, answer)
+        answer["asked"] = asking.answers(case, make, ranks) if case.situations else []
         if make.declared.layout and not make.scatters:
             phase = "a world of one rank"
             answer["orders"] = _orders(case, make)

@@ -118,5 +118,6 @@ def _dealing(case: Case) -> dict[str, str | set[str]]:
             for name, is_so in (("shuffle", data.shuffle), ("drop_last", data.drop_last))
             if is_so
         }
-        or "plain"
+        or "plain",
+        "asked": {situation.kind for situation in getattr(case, "situations", ())} or "plainly",
     }

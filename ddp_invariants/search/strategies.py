@@ -20,6 +20,7 @@ from ddp_invariants.cases.program import (
     Data,
     Optimizer,
 )
+from ddp_invariants.cases.shard_situation import ShardSituation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
@@ -28,7 +29,7 @@ from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
 from ddp_invariants.search.scale import scaled
 from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
-from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations import SITUATIONS, WAYS
 from ddp_invariants.situations.draft import Draft
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
@@ -75,7 +76,7 @@ _SCALES = (
     *((0, 0),) * 184,
     *((99, 8), (999, 8), (4095, 4)) * 3,
     (65_535, 2),
-    *((0, 62), (0, 127), (0, 255)),
+    *((0, 62), (0, 62), (0, 127), (0, 255)),
     *((16, 99), (0, 511), (0, 1022)),
 )
 """The fewest samples and the fewest ranks, less one: just below a number that may be a limit.
@@ -271,6 +272,7 @@ def shard_cases(
     least_samples: int = 0,
     worked: bool = False,
     scaled: bool = False,
+    asked: bool = False,
 ) -> ShardCase:
     """Draw cases of samplers: every dataset length from 0 to 3W and beyond, one to three epochs.
 
@@ -282,6 +284,7 @@ def shard_cases(
         least_samples: Shortest dataset.
         worked: Always have workers of a DataLoader iterate the sampler.
         scaled: Have long datasets and many ranks in a few cases.
+        asked: Have a program ask in another way in most cases.
     """
     # A rank of a sampler needs no process, so a case may have twice as many ranks.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
@@ -309,8 +312,15 @@ def shard_cases(
             resumed_by=draw(_OTHERS) if saved else None,
             workers=draw(st.integers(1, 3)) if worked else 0,
             seed_step=draw(_SEED_STEPS),
+            situations=_drawn_way(draw) if asked else (),
         )
     )
+
+
+def _drawn_way(draw: st.DrawFn) -> tuple[ShardSituation, ...]:
+    """Draw at most one way to ask a sampler."""
+    kind = draw(st.sampled_from((None, None, *WAYS)))
+    return () if kind is None else (kind.drawn(lambda values: draw(st.sampled_from(values))),)
 
 
 def _scaled(draw: st.DrawFn, least_samples: int, world_size: int) -> tuple[int, int]:

@@ -245,12 +245,13 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
 def _drawn_by_chance(shard: list[int], samples: int) -> bool:
     """Return whether draws with replacement may have so few repetitions.
 
-    If k of m draws are repetitions, the rest are new ones. There are C(m, k) ways to place them,
-    and a draw after j different ones is new with the chance 1 - j / N.
+    If k of m draws are repetitions, the rest are new ones. There are C(m, k) ways to place them. A
+    draw after j different ones is new with the chance 1 - j / N, and repeats at most m - k of N.
     """
     new, repeated = len(set(shard)), len(shard) - len(set(shard))
     places = lgamma(len(shard) + 1) - lgamma(repeated + 1) - lgamma(new + 1)
-    return places + sum(log1p(-j / samples) for j in range(min(new, samples))) > _IMPOSSIBLE
+    chance = places + sum(log1p(-j / samples) for j in range(min(new, samples)))
+    return chance + repeated * log(min(1.0, new / samples)) > _IMPOSSIBLE
 
 
 def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:

@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import copy
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from ddp_invariants.errors import DeclarationError, LoadError
 from ddp_invariants.implementation.declarations import SamplerDeclarations, declare
 from ddp_invariants.implementation.names import target_of
 from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.ranks.driving.calling import Calling, leading
 from ddp_invariants.ranks.driving.ddp import Description, defaults
 from ddp_invariants.ranks.driving.imports import (
     Source,
@@ -72,6 +75,7 @@ class SamplerMaker:
         self.make = resolve(sampler.name, "sampler")
         parameters = signature(self.make, option)
         self.given = values_of(sampler.arguments, parameters, option)
+        self.parameters, self.calling = parameters, Calling()
         self.names = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
         self.source, self.source_kind = self._source(parameters, option)
         known = {name for name in (*self.names.values(), self.source) if name}
@@ -244,7 +248,9 @@ class SamplerMaker:
             argument: values[name] for name, argument in self.names.items() if argument is not None
         }
         dealt = self._dealt(samples, rank, batch_size, drop_last=drop_last)
-        made = self.make(**{self.source: dealt, **arguments, **self.given})
+        made = self.calling.call(
+            self.make, {self.source: dealt, **arguments, **self.given}, self.parameters
+        )
         # An iterator can be gone through once, but the same items may be needed again.
         return list(made) if isinstance(made, Iterator) else made
 
@@ -258,6 +264,37 @@ class SamplerMaker:
         if self.source_kind == "sampler":
             return SequentialSampler(range(samples))
         return samples if self.source_kind == "size" else range(samples)
+
+    def optional(self, *names: str) -> dict[str, Any]:
+        """Return the defaults of those of our values that the signature lets a caller leave out.
+
+        The keys are the sampler's argument names.
+        """
+        arguments = [self.names[name] for name in names]
+        return {
+            argument: self.parameters[argument].default
+            for argument in arguments
+            if argument in self.parameters
+            and argument not in self.given
+            and self.parameters[argument].default is not Parameter.empty
+        }
+
+    @property
+    def by_position(self) -> bool:
+        """True if the signature takes several of our values by position."""
+        known = {*self.names.values(), self.source, *self.given}
+        return len(leading(self.parameters, known)) > 1
+
+    def called(self, *, asks: bool = False, **calling: Any) -> "SamplerMaker":
+        """Return a maker of the same sampler that gives its arguments in another way.
+
+        Args:
+            asks: True if the sampler asks for its rank and world size then.
+            calling: The fields of a `Calling`.
+        """
+        other = copy(self)
+        other.calling, other.asks = Calling(**calling), asks or self.asks
+        return other
 
     @property
     def remade_each_epoch(self) -> bool:

@@ -1,0 +1,255 @@
+"""Distributed samplers that a program asks in unusual ways.
+
+Words: N dataset length, W world size, L indices per rank.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Sized
+from typing import ClassVar, Self
+
+import torch.distributed as dist
+
+from ddp_invariants.reference.sampler import DistributedSampler
+
+
+class FromTheGroup(DistributedSampler):
+    """Right: rank and world size come from the process group, if they are left out."""
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        if num_replicas is None:
+            num_replicas = dist.get_world_size()
+        if rank is None:
+            rank = self.own_rank()
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+    @staticmethod
+    def own_rank() -> int:
+        """Return this process's rank."""
+        return dist.get_rank()
+
+
+class OneIteratorOnly(DistributedSampler):
+    """Right: a second iterator raises while the first one runs, and names the reason."""
+
+    _running = False
+
+    def __iter__(self) -> Iterator[int]:
+        if self._running:
+            raise RuntimeError("the sampler is being iterated already")
+        self._running = True
+        try:
+            yield from super().__iter__()
+        finally:
+            self._running = False
+
+
+class EpochsFromIterations(DistributedSampler):
+    """Right: without set_epoch every iteration is an epoch, from 0 on; set_epoch fixes the epoch."""
+
+    _is_set, _iterations = False, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the permutation of all later iterations."""
+        self._is_set = True
+        super().set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._is_set:
+            self.epoch, self._iterations = self._iterations, self._iterations + 1
+        return super().__iter__()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue a saved iteration next."""
+        self._is_set = True
+        super().load_state_dict(state)
+
+
+# Faults.
+
+
+class SharedPosition(DistributedSampler):
+    """All iterators of a sampler share one position (no public incident found).
+
+    SHARD-4: two iterators of one sampler disturb each other.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        self.position, self._resume_at = self._resume_at, 0
+        mine = self.order()[self.rank :: self.num_replicas]
+        while self.position < len(mine):
+            self.position += 1
+            self.consumed = self.position
+            yield mine[self.position - 1]
+        self.consumed = 0
+
+
+class GoesOn(DistributedSampler):
+    """An iteration that was left after several items goes on in the next one
+    (no public incident found).
+
+    SHARD-4: does not start from the beginning; or SHARD-4: two iterators of one sampler.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        if self.consumed > 1 and not self._resume_at:
+            self._resume_at = self.consumed
+        return super().__iter__()
+
+
+class GlobalIterations(DistributedSampler):
+    """Without set_epoch, the epoch is a count of all samplers' iterations in the process
+    (no public incident found).
+
+    SHARD-4: the ranks' indices do not fit together.
+    """
+
+    iterations: ClassVar[list[int]] = []
+    _is_set = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the permutation of all later iterations."""
+        self._is_set = True
+        super().set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        if not self._is_set:
+            self.epoch = len(self.iterations)
+            self.iterations.append(self.rank)
+        return super().__iter__()
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue a saved iteration next."""
+        self._is_set = True
+        super().load_state_dict(state)
+
+
+class SetsOnce(DistributedSampler):
+    """set_epoch is ignored until the epoch that was set before has been iterated
+    (no public incident found).
+
+    SHARD-4: a call of set_epoch that no iteration followed.
+    """
+
+    _waiting = False
+
+    def set_epoch(self, epoch: int) -> None:
+        if not self._waiting:
+            super().set_epoch(epoch)
+        self._waiting = True
+
+    def __iter__(self) -> Iterator[int]:
+        self._waiting = False
+        return super().__iter__()
+
+
+class SeedOfTheClock(DistributedSampler):
+    """The default of the seed is drawn when the module is imported (no public incident found).
+
+    SHARD-4: another process gets other indices from the same arguments.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = random.Random(time.time_ns()).randrange(2**31),
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+
+class OtherDefaults(DistributedSampler):
+    """A wrapper around the signature fills in its own drop_last (no public incident found).
+
+    SHARD-4: arguments that are left out are not the defaults of the signature.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Remember whether the seed was left out."""
+        made = super().__new__(cls)
+        made.left_out = len(args) < 5 and "seed" not in options
+        return made
+
+    left_out = False
+
+    def order(self) -> list[int]:
+        self.seed, seed = self.seed + 42 * self.left_out, self.seed
+        try:
+            return super().order()
+        finally:
+            self.seed = seed
+
+
+class RankOfTheGroup(FromTheGroup):
+    """The rank from the process group is that of the next process (no public incident found).
+
+    SHARD-4: rank and world size from the process group give other indices.
+    """
+
+    @staticmethod
+    def own_rank() -> int:
+        return (dist.get_rank() + 1) % dist.get_world_size()
+
+
+class SwappedByPosition(DistributedSampler):
+    """Arguments by position are read in an older order: seed before shuffle
+    (no public incident found).
+
+    SHARD-4: arguments by position give other indices.
+    """
+
+    def __new__(cls, *args: object, **options: object) -> Self:
+        """Remember whether the seed was given by position."""
+        del options
+        made = super().__new__(cls)
+        made.swapped = len(args) > 4
+        return made
+
+    swapped = False
+
+    def order(self) -> list[int]:
+        if not self.swapped:
+            return super().order()
+        shuffle, seed = self.shuffle, self.seed
+        self.shuffle, self.seed = bool(seed), int(shuffle)
+        try:
+            return super().order()
+        finally:
+            self.shuffle, self.seed = shuffle, seed
+
+
+class LenOfTheRest(DistributedSampler):
+    """len is the number of indices that are left in the running iteration
+    (no public incident found).
+
+    SHARD-4: len(sampler) changes during an iteration.
+    """
+
+    def __len__(self) -> int:
+        return super().__len__() - self.consumed
+
+    def order(self) -> list[int]:
+        self.consumed = 0
+        return super().order()

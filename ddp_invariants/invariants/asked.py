@@ -1,0 +1,92 @@
+"""The comparison of a sampler's indices when a program asks for them in another way."""
+
+from typing import Any
+
+from ddp_invariants.cases.shard_situation import ShardSituation
+from ddp_invariants.invariants.dealing import first_wrong
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.sampler_view import ShardView, brief
+from ddp_invariants.records.verdict import Failure
+
+_UNFIT = "without set_epoch, the ranks' indices do not fit together"
+
+
+def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
+    """Return a failure if a sampler that is asked in another way yields other indices.
+
+    A sampler may refuse a way, if it raises on all ranks.
+    """
+    second = view.evidence.answers[1].get("asked", [])
+    for number, situation in enumerate(view.case.situations):
+        first = view.answer["asked"][number]
+        failure = _refused_in_part(view, situation, first)
+        if failure is not None:
+            return failure
+        if None in first["got"]:
+            continue
+        tally.compared += sum(len(part) for parts in first["got"] for part in parts)
+        failure = _different(view, situation, first, second[number])
+        if failure is not None:
+            return failure
+    return None
+
+
+def _refused_in_part(
+    view: ShardView, situation: ShardSituation, answer: dict[str, Any]
+) -> Failure | None:
+    raised = {rank: text for rank, text in enumerate(answer["raised"]) if text}
+    if not raised or len(raised) == len(answer["raised"]):
+        return None
+    rank, text = next(iter(raised.items()))
+    return Failure(
+        "SHARD-4",
+        "some ranks raise and others answer the same program",
+        f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
+        text,
+    )
+
+
+def _different(
+    view: ShardView, situation: ShardSituation, first: dict[str, Any], second: dict[str, Any]
+) -> Failure | None:
+    places = situation.expected(view.case)
+    for rank, (got, wanted) in enumerate(zip(first["got"], first["wanted"], strict=True)):
+        expected = wanted or [view.answer["shards"][place][rank] for place in places]
+        for number, (part, right) in enumerate(zip(got, expected, strict=bool(places))):
+            if part != right:
+                return Failure(
+                    "SHARD-4",
+                    situation.fact,
+                    f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
+                    f"{brief(part)}, expected {brief(right)}"
+                    + (f", in iteration {number}" if number else ""),
+                )
+    if not places:
+        failure = _unfit(view, situation, first["got"])
+        if failure is not None:
+            return failure
+    for rank, (got, again) in enumerate(zip(first["got"], second["got"], strict=True)):
+        if got != again:
+            return Failure(
+                "SHARD-4",
+                "another process gets other indices from the same arguments",
+                f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
+                f"{brief(again or [])}, the first process {brief(got)}",
+            )
+    return None
+
+
+def _unfit(
+    view: ShardView, situation: ShardSituation, got: list[list[list[int]]]
+) -> Failure | None:
+    for number, shards in enumerate(zip(*got, strict=True)):
+        rule = first_wrong(view.case, view.declared.padding, shards)
+        # A sampler that is always wrong fails that rule by itself.
+        if rule and not first_wrong(view.case, view.declared.padding, view.answer["shards"][-1]):
+            return Failure(
+                "SHARD-4",
+                _UNFIT,
+                f"{situation.words}, iteration {number}, {view.where(view.case.epochs[-1])}",
+                f"{brief(shards)}: they violate {rule}",
+            )
+    return None

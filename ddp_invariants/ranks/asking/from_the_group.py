@@ -1,0 +1,19 @@
+"""Rank and world size from the process group (`situations.asking.from_the_group`)."""
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.ranks.asking.way import Asked, in_last_epoch, way
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.situations.asking.from_the_group import FromTheGroup
+
+
+@way("from the group")
+def from_the_group(
+    situation: FromTheGroup, case: ShardCase, make: SamplerMaker, rank: int
+) -> Asked | None:
+    """Leave out rank and world size, in a process that has both."""
+    del situation
+    optional = make.optional("rank", "world_size")
+    if make.asks or len(optional) < 2 or any(default is not None for default in optional.values()):
+        return None
+    other = make.called(without=frozenset(optional), asks=True)
+    return Asked([in_last_epoch(case, other, rank).indices()])

@@ -1,0 +1,33 @@
+"""The ways in which a program asks a sampler: one module for each, besides the plain way.
+
+The plain way makes a sampler with all arguments, sets each epoch, and iterates to the end. To add
+a way, add its module here and in `ranks.asking`, and its class to `WAYS`.
+
+Standard library only: the rank side imports this package under any interpreter.
+"""
+
+from ddp_invariants.cases.shard_situation import ShardSituation, register
+from ddp_invariants.situations.asking.abandoned import Abandoned
+from ddp_invariants.situations.asking.from_the_group import FromTheGroup
+from ddp_invariants.situations.asking.interleaved import Interleaved
+from ddp_invariants.situations.asking.left_out import LeftOut
+from ddp_invariants.situations.asking.len_between import LenBetween
+from ddp_invariants.situations.asking.one_by_one import OneByOne
+from ddp_invariants.situations.asking.positional import Positional
+from ddp_invariants.situations.asking.set_again import SetAgain
+from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
+
+WAYS: tuple[type[ShardSituation], ...] = (
+    Interleaved,
+    Abandoned,
+    UnsetEpoch,
+    SetAgain,
+    LeftOut,
+    Positional,
+    FromTheGroup,
+    LenBetween,
+    OneByOne,
+)
+"""The classes, in the order in which a case lists them."""
+
+register(*WAYS)

@@ -1,0 +1,30 @@
+"""Iterations without any call of `set_epoch`.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from ddp_invariants.cases.shard_situation import ShardSituation
+
+
+@dataclass(frozen=True)
+class UnsetEpoch(ShardSituation):
+    """A program that never calls `set_epoch`.
+
+    Nobody says which epoch it gets. The ranks' indices must only fit together.
+    """
+
+    fact: ClassVar[str] = (
+        "without set_epoch, another process gets other indices from the same arguments"
+    )
+    capability: ClassVar[str] = "unset_epoch"
+    means: ClassVar[str] = "iterations without set_epoch"
+
+    kind: Literal["unset epoch"] = "unset epoch"
+
+    def expected(self, case: Any) -> tuple[int, ...]:
+        """Return no epoch."""
+        del case
+        return ()

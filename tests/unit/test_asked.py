@@ -1,0 +1,110 @@
+"""Samplers that a program asks in other ways, judged on handmade evidence."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ddp_invariants import situations
+from ddp_invariants.cases.case import ShardCase, to_json
+from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.invariants import judge
+from ddp_invariants.records.evidence import ShardEvidence
+from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.asking import (
+    WAYS,
+    Abandoned,
+    Interleaved,
+    OneByOne,
+    SetAgain,
+    UnsetEpoch,
+)
+
+SHARDS = [[0, 2], [1, 3]]
+CASE = ShardCase(data=Data(samples=4))
+PLAIN = {
+    "lengths": [2, 2],
+    "shards": [SHARDS],
+    "again": SHARDS,
+    "afresh": SHARDS,
+    "reseeded": None,
+    "touched": [],
+    "batches": None,
+    "promised": None,
+    "worked": None,
+    "orders": None,
+    "refused": {},
+}
+
+
+def found(way: Any, *asked: dict[str, Any]) -> Failure | None:
+    """Return the failure of SHARD-4, by the answer of each process to a way to ask."""
+    answers = tuple({**PLAIN, "asked": [answer]} for answer in (asked * 2)[:2])
+    return judge(ShardEvidence(replace(CASE, situations=(way,)), answers))["SHARD-4"].failure
+
+
+def yielded(*ranks: Any, raised: tuple[str, ...] = ("", "")) -> dict[str, Any]:
+    """Return the answer of ranks with the indices of each iteration."""
+    return {"got": list(ranks), "wanted": [None] * len(ranks), "raised": list(raised)}
+
+
+def test_the_same_indices_are_right_in_every_way() -> None:
+    """Each iteration repeats the epoch that was asked plainly."""
+    assert found(Abandoned(), yielded([[0, 2]], [[1, 3]])) is None
+    assert found(Interleaved(), yielded([[0, 2], [0, 2]], [[1, 3], [1, 3]])) is None
+
+
+def test_an_iterator_that_another_one_disturbs_is_a_violation() -> None:
+    """The second iterator misses what the first one took."""
+    failure = found(Interleaved(), yielded([[0, 2], [2]], [[1, 3], [1, 3]]))
+    assert failure is not None
+    assert failure.fact == Interleaved.fact
+    assert failure.got == "[2], expected [0, 2], in iteration 1"
+
+
+def test_a_way_that_all_ranks_refuse_is_no_violation() -> None:
+    """A sampler need not permit two iterators; ranks that differ in that are wrong."""
+    refused = yielded(None, None, raised=("RuntimeError: one only", "RuntimeError: one only"))
+    assert found(Interleaved(), refused) is None
+    failure = found(Interleaved(), yielded(None, [[1, 3], [1, 3]], raised=("RuntimeError: no", "")))
+    assert failure is not None
+    assert failure.fact == "some ranks raise and others answer the same program"
+
+
+def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
+    """Nobody said which epoch it is: another order is right, and two orders are not."""
+    assert found(UnsetEpoch(), yielded([[3, 1], [0, 2]], [[0, 2], [1, 3]])) is None
+    failure = found(UnsetEpoch(), yielded([[3, 1], [0, 2]], [[0, 2], [2, 3]]))
+    assert failure is not None
+    assert "do not fit together" in failure.fact
+    failure = found(
+        UnsetEpoch(),
+        yielded([[3, 1], [0, 2]], [[0, 2], [1, 3]]),
+        yielded([[1, 3], [0, 2]], [[0, 2], [1, 3]]),
+    )
+    assert failure is not None
+    assert failure.fact == "another process gets other indices from the same arguments"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_case_with_a_way_is_read_back_and_made_simpler(way: type) -> None:
+    """Its JSON form keeps the way; the simplest case has none; a scope may take it out."""
+    import json
+
+    case = replace(CASE, situations=(way(),))
+    assert situations.from_plain(json.loads(to_json(case))) == case
+    assert CASE in list(simpler(case))
+    assert Scope(without=frozenset({way.capability})).fit_shards(case).situations == ()  # type: ignore[attr-defined]  # a way
+
+
+def test_a_way_out_of_range_is_refused() -> None:
+    """Each kind occurs once, with numbers in range."""
+    with pytest.raises(CaseError, match="each kind once"):
+        replace(CASE, situations=(OneByOne(), OneByOne()))
+    with pytest.raises(CaseError, match="taken is 0"):
+        replace(CASE, situations=(Abandoned(0),))
+    with pytest.raises(CaseError, match="number of epochs set before"):
+        replace(CASE, situations=(SetAgain(()),))
