@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from ddp_invariants.cases.dtypes import LOW_PRECISION
 from ddp_invariants.errors import DeclarationError
-from ddp_invariants.situations import SITUATIONS, WAYS
+from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations.asking import WAYS
 
 Init = Literal["wrap", "first_forward", "seed"]
 Reduction = Literal["mean", "sum"]

@@ -146,6 +146,7 @@ class Row:
         rests_on_probes: The rule applies only if a probe has seen a capability, which no
             declaration tells.
         repeats_undisturbed: A test for cases that need a second run.
+        exhausted: The property also judges all small cases of a sampler (`search.exhaustion`).
         explored: The property also runs all schedules of a few small cases (`search.schedules`).
         without: The situations that the second run leaves out.
         alone: Each run of the rule's own cases needs new processes.
@@ -168,6 +169,7 @@ class Row:
     observed_groups: bool = False
     rests_on_probes: bool = False
     repeats_undisturbed: Callable[[TrainingCase], bool] = _never
+    exhausted: bool = False
     explored: bool = False
     without: tuple[type[Situation], ...] = (Perturbed, FailureInjection, Turns)
     alone: bool = False

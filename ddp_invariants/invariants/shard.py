@@ -44,6 +44,7 @@ SOURCE = "the documentation of torch.utils.data.DistributedSampler"
     source=SOURCE,
     draws=ShardDraws(scaled=True),
     after="SHARD-4",
+    exhausted=True,
     script=Script(checks=("lengths",)),
 )
 def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
@@ -119,6 +120,7 @@ def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     source=SOURCE,
     draws=ShardDraws(scaled=True, asked=True),
     after="SHARD-1",
+    exhausted=True,
     script=Script(checks=("coverage",)),
 )
 def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
@@ -163,6 +165,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     source=SOURCE,
     draws=ShardDraws(scaled=True),
     after="SHARD-2",
+    exhausted=True,
     script=Script(checks=("disjoint",)),
 )
 def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:

@@ -1,5 +1,6 @@
 """Persistent ranks: run a case on them, return their evidence, replace them when in doubt."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from ddp_invariants.processes.exchange import (
     Answers,
     RankProcesses,
 )
+from ddp_invariants.records.dealings import Dealing, from_one_row
 from ddp_invariants.records.decoding import rank_evidence, simulated_evidence, together
 from ddp_invariants.records.evidence import (
     Incident,
@@ -32,6 +34,8 @@ SLOWED = 4
 """Factor on that time for a case that keeps a device busy on purpose, since ranks may share one."""
 SIMULATED = 2
 """Factor on that time for a simulated case, which also ends by the time of its ranks."""
+MANY = 3
+"""Factor on that time for all small cases of a sampler at once."""
 LOADING = 120.0
 """Seconds that loading an implementation may take: some import many large packages."""
 RENEWAL = 500
@@ -297,6 +301,24 @@ class Pool:
             return ShardEvidence(case, tuple(map(unpacked, headers)), answers.incident)
         except EvidenceError as error:
             return ShardEvidence(case, (), Incident("died", {0: str(error)}, {}, 0.0))
+
+    def dealings(self, cases: Sequence[ShardCase], sampler: Sampler) -> list[Dealing | None]:
+        """Ask a sampler for the shards of many small cases at once, in one process.
+
+        Returns:
+            By case; None for each that the sampler raised on. The list is empty if the process did
+            not answer.
+        """
+        self._require_loaded(sampler, [0])
+        request = {"do": "deal", "cases": cases, "sampler": sampler.to_plain()}
+        answers = self.processes.ask({0: request}, MANY * self.deadline)
+        self.processes.retire()  # Thousands of samplers may leave something behind.
+        if answers.incident is not None:
+            return []
+        try:
+            return from_one_row(cases, unpacked(answers.header(0)["row"]))
+        except EvidenceError:
+            return []
 
     def _scattered(
         self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool

@@ -23,6 +23,7 @@ from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import threads, wire
 from ddp_invariants.ranks import shards, simulation
+from ddp_invariants.ranks.all_dealings import all_dealings
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
 from ddp_invariants.ranks.groups import stores
@@ -96,6 +97,11 @@ class Rank:
             }, b""
         if verb == "describe":
             return self._describe(request), b""
+        if verb == "deal":
+            asked = map(situations.from_plain, request["cases"])
+            dealt = [case for case in asked if isinstance(case, cases.ShardCase)]
+            row = all_dealings(dealt, self.sampler(request["sampler"]))
+            return {"row": indices.packed(row)}, b""
         return self._shards(request) if verb == "shards" else self._held(request), b""
 
     def _describe(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ddp_invariants.implementation.declarations import (
 from ddp_invariants.records.verdict import Outcome, Replayed
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.search.ledger import Entry, Ledger
-from ddp_invariants.search.messages import _WIDTH, explored, violation
+from ddp_invariants.search.messages import _WIDTH, exhausted, explored, violation
 from ddp_invariants.search.messages import labelled as _field
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ def _cases(ledger: Ledger) -> list[str]:
         f"{ledger.cases:,} cases judged"
         + (f"; {simulated:,} of {runs:,} runs were simulated" if simulated else "")
     ]
+    if any(ledger.dealt):
+        lines.append(exhausted(ledger.dealt))
     if ledger.schedules:
         lines.append(explored(ledger.schedules))
     if ledger.not_simulated:

@@ -135,6 +135,8 @@ class Ledger:
         ran: The number of runs by place: `simulated`, or the backend.
         not_simulated: Why nothing is simulated, or no longer; empty if cases are.
         unreal: Cases that failed in the simulation alone, which accuses nobody: case id to rules.
+        dealt: Of all small cases of the sampler (`search.exhaustion`), the number that looked
+            right, and the number of all; empty if they were not asked for.
         schedules: For each small case of which all schedules were run, their number.
         tested: Rules whose own properties ran.
         ended: Rules whose own properties ran to their end, or had nothing to run.
@@ -150,6 +152,7 @@ class Ledger:
         self.ran = Counter[str]()
         self.not_simulated = ""
         self.unreal: dict[str, str] = {}
+        self.dealt: list[int] = []
         self.schedules: list[int] = []
         self.tested: set[str] = set()
         self.ended: set[str] = set()
@@ -211,6 +214,7 @@ class Ledger:
         self.cases += ledger.cases
         self.ran.update(ledger.ran)
         self.unreal.update(ledger.unreal)
+        self.dealt = ledger.dealt or self.dealt
         self.schedules += ledger.schedules
         self.not_simulated = self.not_simulated or ledger.not_simulated
         self.tested |= ledger.tested
@@ -231,6 +235,7 @@ class Ledger:
             "cases": self.cases,
             "ran": dict(self.ran),
             "unreal": self.unreal,
+            "dealt": self.dealt,
             "schedules": self.schedules,
             "not_simulated": self.not_simulated,
             "tested": sorted(self.tested),
@@ -248,6 +253,7 @@ class Ledger:
         ledger.cases, ledger.stored = plain["cases"], plain["stored"]
         ledger.ran, ledger.unreal = Counter(plain["ran"]), plain["unreal"]
         ledger.not_simulated = plain["not_simulated"]
+        ledger.dealt = plain["dealt"]
         ledger.schedules = plain["schedules"]
         ledger.tested, ledger.ended = set(plain["tested"]), set(plain["ended"])
         ledger.drawn = Drawn.from_plain(plain["drawn"])

@@ -8,6 +8,7 @@ from ddp_invariants.cases.case import Case, TrainingCase, describe
 from ddp_invariants.invariants import ALL_RULES, SHIPPED
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES
 
 _WIDTH = 118
 _LABELS = 10
@@ -132,3 +133,13 @@ def unproved(
 def explored(schedules: Sequence[int]) -> str:
     """Return in words how many schedules were run of the cases of which all were."""
     return f"all {sum(schedules):,} schedules of {len(schedules)} small cases"
+
+
+def exhausted(dealt: Sequence[int]) -> str:
+    """Return in words how many of a sampler's small cases looked right."""
+    right, cases = dealt
+    number = f"{right:,} of {cases:,}"
+    return (
+        f"{'all ' * (right == cases)}{number} small sampler cases (samples <= {MOST_SAMPLES}, "
+        f"ranks <= {MOST_RANKS}, shuffle, drop_last, two epochs)"
+    )

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding, Violation
+from ddp_invariants.search.exhaustion import Exhaustion, exhaust
 from ddp_invariants.search.history import failing_after_others
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
@@ -95,6 +96,11 @@ class Runner:
     def history(self) -> tuple[TrainingCase, ...]:
         """The last training cases that ran on ranks with others, in their order."""
         return tuple(self._history)
+
+    @cached_property
+    def exhaustion(self) -> Exhaustion:
+        """All small cases of the sampler; they are asked for once."""
+        return exhaust(self.pool, self.under_test.sampler, self.scope)
 
     @property
     def scope(self) -> Scope:

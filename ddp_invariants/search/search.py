@@ -184,6 +184,17 @@ class Search:
             self.failing[asked] = own
         return own
 
+    def exhaust(self) -> None:
+        """Judge all small cases of a sampler at once, and the wrong ones as any other case.
+
+        Raises:
+            Violation: A case fails.
+        """
+        found = self.runner.exhaustion
+        self.runner.ledger.dealt = [found.right, found.cases]
+        for case in found.wrong.get(self.rule, [])[:CANDIDATES]:
+            self.look_at(Asked(self.rule, case))
+
     def explore(self) -> None:
         """Run all schedules of the smallest cases that were drawn and simulated.
 

@@ -29,7 +29,8 @@ from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
 from ddp_invariants.search.scale import scaled
 from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
-from ddp_invariants.situations import SITUATIONS, WAYS
+from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations.asking import WAYS
 from ddp_invariants.situations.draft import Draft
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)

@@ -143,6 +143,8 @@ class Trial(Runner):
                 search.drive(f"{rule}/{number}", asked, count)
                 if not search.missing() or not search.judged:
                     break
+            if ALL_RULES[rule].exhausted:
+                search.exhaust()
             if ALL_RULES[rule].explored:
                 search.explore()
         except (Violation, Flaky):

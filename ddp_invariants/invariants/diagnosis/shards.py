@@ -8,7 +8,7 @@ impossible under it, or have a chance below 1e-9.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, lgamma, log, log1p
+from math import ceil, exp, log, log1p
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.records.verdict import Cause
@@ -243,15 +243,14 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
 
 
 def _drawn_by_chance(shard: list[int], samples: int) -> bool:
-    """Return whether draws with replacement may have so few repetitions.
+    """Return whether draws with replacement may leave so few indices out.
 
-    If k of m draws are repetitions, the rest are new ones. There are C(m, k) ways to place them. A
-    draw after j different ones is new with the chance 1 - j / N, and repeats at most m - k of N.
+    The indicators of indices that are left out are negatively associated, so Chernoff's bound
+    holds for their sum.
     """
-    new, repeated = len(set(shard)), len(shard) - len(set(shard))
-    places = lgamma(len(shard) + 1) - lgamma(repeated + 1) - lgamma(new + 1)
-    chance = places + sum(log1p(-j / samples) for j in range(min(new, samples)))
-    return chance + repeated * log(min(1.0, new / samples)) > _IMPOSSIBLE
+    mean = samples * exp(len(shard) * log1p(-1 / samples)) if samples > 1 else 0.0
+    left_out = samples - len(set(shard))
+    return left_out >= mean or -((mean - left_out) ** 2) / mean / 2 > _IMPOSSIBLE
 
 
 def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:

@@ -217,6 +217,8 @@ class Certificate(Strict):
         places: Number of runs by place: `simulated`, or the backend.
         unreal: Cases that failed in the simulation alone, which accuses nobody, with the rules.
         not_simulated: Why nothing was simulated; empty if cases were.
+        dealt: Of all small cases of the sampler, the number that looked right, and the number of
+            all; empty if they were not asked for.
         schedules: For each small case of which all schedules were run, their number.
         digest: SHA-256 over all other fields.
     """
@@ -237,6 +239,7 @@ class Certificate(Strict):
     places: dict[str, int]
     unreal: dict[str, str]
     not_simulated: str
+    dealt: tuple[int, ...]
     schedules: tuple[int, ...]
     form: int = FORM
     kind: Literal["certificate"] = "certificate"

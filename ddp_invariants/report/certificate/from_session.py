@@ -105,6 +105,7 @@ def make(
             dict(ledger.ran),
             dict(ledger.unreal),
             ledger.not_simulated or discovery.not_simulated,
+            tuple(ledger.dealt),
             tuple(ledger.schedules),
         )
     )

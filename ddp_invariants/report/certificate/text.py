@@ -10,7 +10,7 @@ from ddp_invariants.report.certificate.certificate import (
     RuleVerdict,
     Subject,
 )
-from ddp_invariants.search.messages import explored
+from ddp_invariants.search.messages import exhausted, explored
 
 ORDER: tuple[RuleVerdict, ...] = (
     "violated",
@@ -121,6 +121,8 @@ def where(certificate: Certificate) -> str:
     ]
     if certificate.not_simulated:
         lines.append(f"nothing was simulated: {certificate.not_simulated}")
+    if any(certificate.dealt):
+        lines.append(exhausted(certificate.dealt))
     if certificate.schedules:
         lines.append(explored(certificate.schedules))
     if alone:

@@ -17,6 +17,19 @@ from ddp_invariants.situations.asking.positional import Positional
 from ddp_invariants.situations.asking.set_again import SetAgain
 from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 
+__all__ = [
+    "WAYS",
+    "Abandoned",
+    "FromTheGroup",
+    "Interleaved",
+    "LeftOut",
+    "LenBetween",
+    "OneByOne",
+    "Positional",
+    "SetAgain",
+    "UnsetEpoch",
+]
+
 WAYS: tuple[type[ShardSituation], ...] = (
     Interleaved,
     Abandoned,

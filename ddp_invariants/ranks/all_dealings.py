@@ -1,0 +1,34 @@
+"""The shards of many small cases, asked for in one request."""
+
+import warnings
+from collections.abc import Iterable
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.ranks.rank_sampler import RankSampler
+from ddp_invariants.records.dealings import Dealing, in_one_row
+
+
+def all_dealings(cases: Iterable[ShardCase], make: SamplerMaker) -> list[int]:
+    """Return the shards of all cases in one row (`records.dealings`)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return in_one_row(_dealing(case, make) for case in cases)
+
+
+def _dealing(case: ShardCase, make: SamplerMaker) -> Dealing | None:
+    """Return a case's shards; None if the sampler raises."""
+    try:
+        samplers = [RankSampler(case, make, rank) for rank in range(case.world_size)]
+        epochs = []
+        for epoch in case.epochs:
+            for sampler in samplers:
+                sampler.set_epoch(epoch)
+            epochs.append([sampler.indices() for sampler in samplers])
+        lengths = [sampler.length() for sampler in samplers]
+        return Dealing(
+            [[*shards] for shards in epochs],
+            [-1 if length is None else length for length in lengths],
+        )
+    except Exception:  # noqa: BLE001 - an implementation may raise anything; drawn cases report it
+        return None

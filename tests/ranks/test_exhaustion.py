@@ -1,0 +1,69 @@
+"""All small cases of a sampler, asked for at once."""
+
+from dataclasses import replace
+
+import pytest
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import EvidenceError
+from ddp_invariants.implementation.declarations import SamplerDeclarations
+from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.dealings import Dealing, from_one_row, in_one_row
+from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES, exhaust, small_cases
+from ddp_invariants.search.messages import exhausted
+
+FEW = Scope(without=frozenset({"no_samples"}))
+ALL = MOST_SAMPLES * MOST_RANKS * 4
+FAULTS = "ddp_invariants.faults.strided:"
+
+
+@pytest.mark.parametrize("sampler", ["reference", "torch"])
+def test_all_small_cases_of_a_right_sampler_are_right(pool: Pool, sampler: str) -> None:
+    """Nothing is left out and nothing is wrong."""
+    found = exhaust(pool, Sampler(sampler), FEW)
+    assert (found.right, found.cases, found.wrong) == (ALL, ALL, {})
+    assert exhausted([found.right, found.cases]).startswith("all 1,440 of 1,440 small")
+
+
+def test_every_small_case_that_a_fault_breaks_is_found(pool: Pool) -> None:
+    """One slice of the order is too short padding exactly if N * 2 < W."""
+    found = exhaust(pool, Sampler(f"{FAULTS}PadsOnce"), FEW)
+    short = [
+        case
+        for case in small_cases(FEW)
+        if 2 * case.data.samples < case.world_size and not case.data.drop_last
+    ]
+    assert found.wrong == {"SHARD-1": short}
+    assert found.right == ALL - len(short)
+
+
+def test_a_wrong_len_is_found(pool: Pool) -> None:
+    """The length is compared with the number of indices."""
+    found = exhaust(pool, Sampler(f"{FAULTS}LenOfTheDataset"), FEW)
+    assert ShardCase(2, Data(1, 2), (0, 1)) not in found.wrong["SHARD-1"]
+    assert ShardCase(2, Data(2, 2), (0, 1)) in found.wrong["SHARD-1"]
+
+
+def test_a_process_that_does_not_answer_leaves_nothing_said(pool: Pool) -> None:
+    """A sampler that never ends is judged by drawn cases; so is one whose ranks need processes."""
+    pool.deadline, deadline = 0.3, pool.deadline
+    try:
+        assert exhaust(pool, Sampler(f"{FAULTS}NeverEnds"), FEW).cases == 0
+    finally:
+        pool.deadline = deadline
+    scattering = replace(FEW, sampler=SamplerDeclarations(layout="scatter"))
+    assert exhaust(pool, Sampler(), scattering).cases == 0
+    assert exhaust(pool, Sampler(), Scope(without=frozenset({"given_rank"}))).cases == 0
+
+
+def test_a_row_holds_all_shards_and_refusals() -> None:
+    """Both ends of the wire read the row alike; a short row is refused."""
+    case = ShardCase(2, Data(3))
+    dealing = Dealing([[[0, 2], [1, 0]]], [2, -1])
+    row = in_one_row([None, dealing])
+    assert from_one_row([case, case], row) == [None, dealing]
+    with pytest.raises(EvidenceError, match="too few"):
+        from_one_row([case, case, case], row)
