@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -34,8 +34,15 @@ from ddp_invariants.search.schedules import all_schedules, is_small, late, plain
 from ddp_invariants.situations.poison import Poisoned
 
 SHRINK_RUNS = 300
-"""Cases that a property runs after its first failure, to shrink it."""
-SHRINK_SECONDS = 20.0
+"""Cases of few ranks that a property runs after its first failure, to shrink it.
+
+The bound is no time, so that the smallest case does not depend on the machine's load. A case of
+many ranks counts several times. Hypothesis takes at most half, and `simplest` the rest.
+"""
+SHRINK_HANGS = 6
+"""Cases among them that may hang: each costs a deadline."""
+RANKS_AT_ONCE = 4
+"""Ranks of a case that count as one run."""
 EXPLORED = 4
 """Small cases of which a property runs all schedules."""
 CANDIDATES = 24
@@ -83,6 +90,8 @@ class Search:
     Args:
         runner: Runs and judges the cases.
         rule: The rule; empty for all.
+        drawn: A function that a search for any failure calls with each new case.
+        limit: The largest number of cases of such a search, which runs no case twice.
 
     Attributes:
         failing: The cases seen to fail, and their failures.
@@ -92,14 +101,21 @@ class Search:
         reasons: Why it did not judge a case, counted.
     """
 
-    def __init__(self, runner: Runner, rule: str) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        rule: str,
+        drawn: Callable[[Asked], None] = lambda _: None,
+        limit: int = 0,
+    ) -> None:
         self.runner, self.rule = runner, rule
+        self._drawn, self._limit, self._known = drawn, limit, set[Case]()
         self.failing: dict[Asked, Failure] = {}
         self.cases = Counter[str]()
         self.sighting: Sighting | None = None
         self.judged = 0
         self.reasons: dict[str, int] = {}
-        self._began, self._found_at, self._runs_since = time.monotonic(), 0.0, 0
+        self._began, self._runs_since, self._hangs_since = time.monotonic(), 0, 0
         self._by_meaning = False
         self._small: set[TrainingCase] = set()
 
@@ -165,7 +181,9 @@ class Search:
         if self.failing:
             if self._is_spent():
                 return None
-            self._runs_since += 1
+            self._runs_since += max(1, asked.case.world_size // RANKS_AT_ONCE)
+        elif self._limit and not (self.left() and self._is_new(asked)):
+            return None
         else:
             self.cases[asked.rule] += 1
         findings = self.runner.findings(asked.case, rule=asked.rule)
@@ -177,10 +195,10 @@ class Search:
             self._small.add(plain(asked.case))
         if own is not None:
             if not self.failing:
-                self._found_at = time.monotonic()
-                self.sighting = Sighting(
-                    own, asked.case, self._found_at - self._began, self.cases[asked.rule]
-                )
+                seconds = time.monotonic() - self._began
+                self.sighting = Sighting(own, asked.case, seconds, self.cases[asked.rule])
+            elif own.rule == ENDS:
+                self._hangs_since += 1
             self.failing[asked] = own
         return own
 
@@ -213,6 +231,18 @@ class Search:
                 explored.append(len(schedules))
         self.runner.ledger.schedules += explored
 
+    def left(self) -> int:
+        """Return how many cases a search for any failure may still draw."""
+        return self._limit - self.cases.total()
+
+    def _is_new(self, asked: Asked) -> bool:
+        """Return whether a case was not drawn before, and enter it."""
+        if asked.case in self._known:
+            return False
+        self._known.add(asked.case)
+        self._drawn(asked)
+        return True
+
     def _is_new_to_reality(self, own: Finding | None) -> bool:
         """Return whether a simulated case met a needed condition that no real case has met.
 
@@ -234,8 +264,8 @@ class Search:
         return (
             reported
             or costly
-            or self._runs_since >= SHRINK_RUNS
-            or time.monotonic() - self._found_at > SHRINK_SECONDS
+            or self._runs_since >= SHRINK_RUNS // (1 if self._by_meaning else 2)
+            or self._hangs_since >= SHRINK_HANGS
         )
 
     def enter(self, case: Case, findings: dict[str, Finding]) -> Failure | None:

@@ -8,7 +8,6 @@ evidence, and the ledger keeps their findings.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
@@ -27,7 +26,8 @@ from ddp_invariants.search import confirm, messages
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.runner import Options, Runner
 from ddp_invariants.search.search import Asked, Search
-from ddp_invariants.search.strategies import cases_for, unlike
+from ddp_invariants.search.strategies import cases_for
+from ddp_invariants.search.survey import Plan
 
 __all__ = ["Options", "Trial"]
 
@@ -178,24 +178,23 @@ class Trial(Runner):
             raise Inconclusive(messages.unproved(rule, name, 0, (), [own.unjudged]))
 
     def survey(self, rules: Sequence[str], cases: int) -> Surveyed:
-        """Search for any failure: draw cases of all rules in turn, and judge each by all rules.
+        """Search for any failure: draw cases by a plan (`search.survey`), judged by all rules.
 
         The search shrinks to the smallest case with any failure, and confirms the root failure of
         that case.
 
         Args:
             rules: The rules to draw cases for; all about DDPs or all about samplers.
-            cases: The largest number of cases to draw.
+            cases: The number of cases to draw at most. No case is drawn twice.
 
         Raises:
             HarnessError: The harness failed.
         """
-        search = Search(self, "")
-        asked = st.sampled_from(
-            unlike(rule for rule in rules if not self.scope.excluded(rule))
-        ).flatmap(lambda rule: cases_for(rule, self.scope).map(lambda case: Asked(rule, case)))
+        plan = Plan(rules, self.scope)
+        search = Search(self, "", plan.add, cases)
         try:
-            search.drive("survey", asked, cases)
+            for block in plan.blocks(search.left):
+                search.drive(block.name, block.asked, block.cases + 1)
         except (Violation, Flaky):
             return self._surveyed(search)
         return Surveyed(search.cases.total())

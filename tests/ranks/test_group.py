@@ -15,7 +15,6 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Inconclusive
-from ddp_invariants.search import search as searches
 from ddp_invariants.search.strategies import cases_for, training_cases
 from ddp_invariants.situations.perturbation import Perturbed
 
@@ -252,14 +251,11 @@ def test_an_exception_is_not_blamed_for_what_is_wrong_without_it(make_trial: Tri
         trial.certify("LIVE-2", cases_for("LIVE-2", trial.scope))
 
 
-def test_a_confirmed_hang_is_told_as_it_was_seen(
-    make_trial: TrialMaker, pool: Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_confirmed_hang_is_told_as_it_was_seen(make_trial: TrialMaker, pool: Pool) -> None:
     """The report of a confirmed hang has the records of the observed groups.
 
     The hang is confirmed on plain groups, which record nothing.
     """
-    monkeypatch.setattr(searches, "SHRINK_SECONDS", 4.0)
     pool.deadline = 1.5
     trial = make_trial(ddp=fault_of("HangsOnThree"), cases=12)
     with pytest.raises(AssertionError) as raised:

@@ -1,0 +1,170 @@
+"""The plan of a survey: which cases to draw next, so that a few hundred meet every situation.
+
+By chance, most of three hundred cases would be plain, and a situation that one rule draws in one of
+six cases would be met once or never. A survey therefore draws in blocks. Half of the cases come
+from the rules that have drawn least, and half contain what was met least. Each capability and each
+situation counts, so the plan knows a new situation as soon as it is registered.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.search.search import Asked
+from ddp_invariants.search.strategies import cases_for, unlike
+from ddp_invariants.situations import SITUATIONS
+
+BLOCK = 16
+"""Cases of a block that the rules draw which have drawn least."""
+FOCUSED = 8
+"""Features that the next cases contain, one or two cases each: those that were met least."""
+ENOUGH = 20
+"""Cases that contain a feature, after which the survey no longer aims at it."""
+
+
+class Feature(NamedTuple):
+    """A feature of cases that a survey must meet.
+
+    Attributes:
+        name: The name of its capability or situation.
+        present: A function that returns whether a case has the feature.
+        rules: The rules whose properties may draw such cases.
+    """
+
+    name: str
+    present: Callable[[TrainingCase], bool]
+    rules: tuple[str, ...]
+
+
+class Block(NamedTuple):
+    """The next cases of a survey: a name of its own, a strategy, and how many."""
+
+    name: str
+    asked: SearchStrategy[Asked]
+    cases: int
+
+
+class Plan:
+    """The plan of one survey.
+
+    Args:
+        rules: The rules to draw cases for; all about DDPs or all about samplers.
+        scope: The limits of the cases.
+
+    Attributes:
+        met: The number of cases so far that have each feature.
+        drawn: The number of cases so far that each rule has drawn.
+    """
+
+    def __init__(self, rules: Iterable[str], scope: Scope) -> None:
+        claimed = [rule for rule in rules if not scope.excluded(rule)]
+        self.scope, self.rules = scope, unlike(claimed)
+        of_samplers = any(ALL_RULES[rule].is_about_samplers for rule in claimed)
+        self.features = [] if of_samplers else list(_features(claimed, self.rules, scope))
+        self.met, self.drawn = Counter[str](), Counter[str]()
+        self._sources: dict[str, dict[str, None]] = {}
+        self._blocks = 0
+
+    def add(self, asked: Asked) -> None:
+        """Count a case."""
+        self.drawn[asked.rule] += 1
+        case = asked.case
+        if isinstance(case, TrainingCase):
+            for feature in self.features:
+                if feature.present(case):
+                    self.met[feature.name] += 1
+                    self._sources.setdefault(feature.name, {})[asked.rule] = None
+
+    def blocks(self, left: Callable[[], int]) -> Iterator[Block]:
+        """Yield the next cases as long as some are left.
+
+        Args:
+            left: Returns how many cases are left.
+        """
+        while left():
+            before = left()
+            yield from self._of_rules(min(BLOCK, before) if self._wanting() else before)
+            for feature in self._wanting()[:FOCUSED]:
+                if left():
+                    had = self.met[feature.name]
+                    yield self._focused(feature, min(2 if had else 1, left()))
+                    if self.met[feature.name] == had:
+                        self.features.remove(feature)  # No rule's property draws it.
+            if left() == before:
+                return  # All possible cases have been drawn.
+
+    def _wanting(self) -> list[Feature]:
+        """Return the features that were not met often enough, those met least first."""
+        wanting = [feature for feature in self.features if self.met[feature.name] < ENOUGH]
+        return sorted(wanting, key=lambda feature: self.met[feature.name])
+
+    def _of_rules(self, cases: int) -> Iterator[Block]:
+        """Yield a block of cases of the rules that have drawn least."""
+        least = sorted(self.rules, key=self.drawn.__getitem__)
+        if least:
+            chosen = least[:BLOCK] if cases <= BLOCK else least
+            yield Block(self._name("rules"), self._asked(chosen, lambda _: True), cases)
+
+    def _focused(self, feature: Feature, cases: int) -> Block:
+        """Return a block of cases that all have a feature."""
+        # Rules that have drawn it do so more often than those that may.
+        rules = self._sources.get(feature.name, feature.rules)
+        asked = self._asked(rules, partial(_has, feature))
+        return Block(self._name(feature.name), asked, cases)
+
+    def _asked(self, rules: Iterable[str], wanted: Callable[[Case], bool]) -> SearchStrategy[Asked]:
+        """Return a strategy for some rules' cases that are as wanted."""
+
+        def of_rule(rule: str) -> SearchStrategy[Asked]:
+            return cases_for(rule, self.scope).filter(wanted).map(lambda case: Asked(rule, case))
+
+        return st.sampled_from(list(rules)).flatmap(of_rule)
+
+    def _name(self, about: str) -> str:
+        self._blocks += 1
+        return f"survey/{self._blocks}/{about}"
+
+
+def _has(feature: Feature, case: Case) -> bool:
+    return isinstance(case, TrainingCase) and feature.present(case)
+
+
+def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[Feature]:
+    """Yield every feature that cases within a scope may have, with the rules that draw it."""
+    for name, capability in TRAINING.items():
+        if scope.has(name):
+            needing = [
+                rule
+                for rule in claimed
+                if capability.conditions.intersection(ALL_RULES[rule].needs)
+            ]
+            of_kind = [
+                rule
+                for situation in capability.probe.situations
+                for rule in _drawing(type(situation), claimed)
+            ]
+            yield Feature(name, capability.present, tuple(needing or of_kind or unlike))
+    for kind in SITUATIONS:
+        if not kind.capabilities():
+            drawing = tuple(_drawing(kind, claimed) or unlike)
+            yield Feature(vars(kind)["kind"], partial(_is_in, kind), drawing)
+
+
+def _is_in(kind: type[Situation], case: TrainingCase) -> bool:
+    return case.get(kind) is not None
+
+
+def _drawing(kind: type[Situation], rules: list[str]) -> list[str]:
+    """Return the rules whose properties set an option of a situation."""
+    return [
+        rule for rule in rules if not kind.options.keys().isdisjoint(ALL_RULES[rule].draws.options)
+    ]

@@ -1,0 +1,69 @@
+"""Tests of the plan of a survey: what three hundred cases meet."""
+
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from ddp_invariants.cases.case import Case, ShardCase
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.search.search import Asked, independent
+from ddp_invariants.search.survey import Plan
+from ddp_invariants.situations import SITUATIONS
+
+
+def surveyed(plan: Plan, cases: int) -> set[Case]:
+    """Return the cases that a survey by a plan draws, without running them."""
+    known = set[Case]()
+    for block in plan.blocks(lambda: cases - len(known)):
+
+        def enter(asked: Asked) -> None:
+            if len(known) < cases and asked.case not in known:
+                known.add(asked.case)
+                plan.add(asked)
+
+        options = settings(
+            max_examples=block.cases + 1,
+            database=None,
+            deadline=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        seed(block.name)(options(given(independent(block.asked))(enter)))()
+    return known
+
+
+def rules_of(*, samplers: bool) -> list[str]:
+    """Return the rules that a survey draws for."""
+    return [
+        rule.id
+        for rule in ALL_RULES.values()
+        if rule.is_about_samplers == samplers and rule.level != "observed"
+    ]
+
+
+def test_three_hundred_cases_meet_every_capability_and_situation_several_times() -> None:
+    """By chance, some would be met once in three hundred cases or never."""
+    plan = Plan(rules_of(samplers=False), Scope())
+    features = {feature.name for feature in plan.features}
+    assert features >= TRAINING.keys()
+    assert features >= {vars(kind)["kind"] for kind in SITUATIONS if not kind.capabilities()}
+    assert len(surveyed(plan, 300)) == 300
+    rare = {name: plan.met[name] for name in features if plan.met[name] < 3}
+    assert not rare
+    assert all(plan.drawn[rule] for rule in plan.rules)
+
+
+def test_a_survey_within_limits_aims_at_nothing_beyond_them() -> None:
+    """A feature that no case can have costs one attempt, and the cases are as many."""
+    plan = Plan(rules_of(samplers=False), Scope(max_world_size=2, without=frozenset({"clipping"})))
+    assert "clipping" not in {feature.name for feature in plan.features}
+    assert len(surveyed(plan, 40)) == 40
+
+
+def test_a_survey_of_samplers_takes_the_rules_in_turn() -> None:
+    """Every rule that draws cases of its own draws some."""
+    plan = Plan(rules_of(samplers=True), Scope())
+    cases = surveyed(plan, 60)
+    assert len(cases) == 60
+    assert all(isinstance(case, ShardCase) for case in cases)
+    assert all(plan.drawn[rule] for rule in plan.rules)
