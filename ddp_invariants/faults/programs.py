@@ -53,7 +53,7 @@ class DisarmedByNothing(_Reference):
     """A backward in which no parameter got a gradient is taken for one that failed
     (similar: EleutherAI/bergson#334).
 
-    GRAD-13.
+    GRAD-13: never reduced.
     """
 
     _armed = False
