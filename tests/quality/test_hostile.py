@@ -390,7 +390,7 @@ def pytest_configure(config):
     from ddp_invariants.processes import pool
     from ddp_invariants.search import runner, search
     runner.HUNG_DEADLINE = probe.HUNG_PATIENCE = 0.7
-    search.SHRINK_SECONDS = 2.0
+    search.SHRINK_HANGS = 2
     pool.Pool.__init__.__defaults__ = (1.0, *pool.Pool.__init__.__defaults__[1:])
 """
 RUNS = [
