@@ -47,8 +47,17 @@ def scaled(case: TrainingCase, draw: Callable[[Any], Any]) -> TrainingCase:
         draw: Hypothesis' `draw`.
     """
     axis = draw(AXES)
-    if not axis:
-        return case
+    return grown(case, axis, draw) if axis else case
+
+
+def grown(case: TrainingCase, axis: str, draw: Callable[[Any], Any]) -> TrainingCase:
+    """Return a drawn case, made large along an axis unless that does not suit it.
+
+    Args:
+        case: The case.
+        axis: One of `LARGE`.
+        draw: Hypothesis' `draw`.
+    """
     size, variant = draw(st.integers(0, 23)), draw(st.integers(0, 7))
     if case.rounds > 1 or case.kills:  # Each run of such a case takes long by itself.
         return case
@@ -192,3 +201,26 @@ _GROWN: dict[str, Callable[[TrainingCase, int, int], TrainingCase]] = {
     "backwards": _backwards,
     "batch": _batch,
 }
+
+
+def _sizes(case: TrainingCase) -> list[int]:
+    """Return the elements of each parameter of the model."""
+    layers = zip(case.model.layers, case.model.widths(), strict=False)
+    return [size for layer, width in layers for size in layer.sizes(width)]
+
+
+LARGE: dict[str, Callable[[TrainingCase], bool]] = {
+    "parameters": lambda case: len(_sizes(case)) > 16,
+    "layers": lambda case: len(case.model.layers) > 10,
+    "square": lambda case: any(
+        layer.outputs == width > 8
+        for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
+    ),
+    "length": lambda case: any(size > 12 and size % 2 for size in _sizes(case)),
+    "elements": lambda case: max(_sizes(case)) > 1000,
+    "mebibytes": lambda case: max(_sizes(case)) > 1 << 16,
+    "steps": lambda case: case.steps > 11,
+    "backwards": lambda case: case.accumulation > 10,
+    "batch": lambda case: case.data.batch_size > 15,
+}
+"""For each axis, a test for cases that are large along it."""

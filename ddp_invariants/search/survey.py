@@ -9,7 +9,7 @@ situation counts, so the plan knows a new situation as soon as it is registered.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -19,6 +19,7 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.search.scale import LARGE, grown
 from ddp_invariants.search.search import Asked
 from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.situations import SITUATIONS
@@ -38,11 +39,13 @@ class Feature(NamedTuple):
         name: The name of its capability or situation.
         present: A function that returns whether a case has the feature.
         rules: The rules whose properties may draw such cases.
+        axis: The axis along which such cases are made large; empty for other features.
     """
 
     name: str
     present: Callable[[TrainingCase], bool]
     rules: tuple[str, ...]
+    axis: str = ""
 
 
 class Block(NamedTuple):
@@ -118,7 +121,7 @@ class Plan:
         """Return a block of cases that all have a feature."""
         # Rules that have drawn it do so more often than those that may.
         rules = self._sources.get(feature.name, feature.rules)
-        asked = self._asked(rules, partial(_has, feature))
+        asked = self._large(feature) if feature.axis else self._asked(rules, partial(_has, feature))
         return Block(self._name(feature.name), asked, cases)
 
     def _asked(self, rules: Iterable[str], wanted: Callable[[Case], bool]) -> SearchStrategy[Asked]:
@@ -129,6 +132,17 @@ class Plan:
 
         return st.sampled_from(list(rules)).flatmap(of_rule)
 
+    def _large(self, feature: Feature) -> SearchStrategy[Asked]:
+        """Return a strategy for the cases of a feature's rules, made large along its axis."""
+
+        @st.composite
+        def asked(draw: st.DrawFn) -> Asked:
+            rule = draw(st.sampled_from(feature.rules))
+            case = draw(cases_for(rule, self.scope).filter(_is_training))
+            return Asked(rule, self.scope.fit(grown(case, feature.axis, draw)))
+
+        return asked()
+
     def _name(self, about: str) -> str:
         self._blocks += 1
         return f"survey/{self._blocks}/{about}"
@@ -136,6 +150,10 @@ class Plan:
 
 def _has(feature: Feature, case: Case) -> bool:
     return isinstance(case, TrainingCase) and feature.present(case)
+
+
+def _is_training(case: Case) -> TypeGuard[TrainingCase]:
+    return isinstance(case, TrainingCase)
 
 
 def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[Feature]:
@@ -157,6 +175,12 @@ def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[F
         if not kind.capabilities():
             drawing = tuple(_drawing(kind, claimed) or unlike)
             yield Feature(vars(kind)["kind"], partial(_is_in, kind), drawing)
+    accumulating = tuple(
+        rule for rule in unlike if ALL_RULES[rule].draws.options.get("accumulated")
+    )
+    for axis, present in LARGE.items():
+        drawing = accumulating if axis == "backwards" and accumulating else tuple(unlike)
+        yield Feature(f"many {axis}", present, drawing, axis)
 
 
 def _is_in(kind: type[Situation], case: TrainingCase) -> bool:
