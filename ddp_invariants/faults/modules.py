@@ -29,6 +29,16 @@ class NamedAsTheModule(_Reference):
         return self.module.load_state_dict(*args, **kwargs)
 
 
+class SavesTheModule(_Reference):
+    """Right: the wrapper's state is the module's own, while its parameters have a prefix."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.load_state_dict(*args, **kwargs)
+
+
 class HooksBesideOthers(_Reference):
     """Right: the wrapper counts forwards by a hook of its own, beside those of the user."""
 

@@ -36,6 +36,7 @@ FAULTS: dict[str, Use] = {
         "reference",
         "torch",
         "ddp_invariants.faults.modules:NamedAsTheModule",
+        "ddp_invariants.faults.modules:SavesTheModule",
         "ddp_invariants.faults.modules:HooksBesideOthers",
     ],
 )

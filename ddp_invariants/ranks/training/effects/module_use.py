@@ -114,21 +114,29 @@ def _shapes(value: Any) -> str:
 
 
 def _names(wrapped: Any, module: nn.Module) -> list[str]:
-    """Return the names that a wrapper lists, without the prefix that all of the module's have."""
+    """Return the names that a wrapper lists, without the prefix that all of the module's have.
+
+    A wrapper may save the module's own state, and so have a prefix in its other lists alone.
+    """
     first = next(name for name, _ in module.named_parameters())
-    listed: dict[str, list[str]] = {
-        "parameters": [name for name, _ in wrapped.named_parameters()],
-        "buffers": [name for name, _ in wrapped.named_buffers()],
-        "the state": list(wrapped.state_dict()),
-    }
-    fitting = (name.removesuffix(first) for name in listed["parameters"] if name.endswith(first))
-    prefix = next(fitting, "")
+    parameters = [name for name, _ in wrapped.named_parameters()]
+    buffers, state = [name for name, _ in wrapped.named_buffers()], list(wrapped.state_dict())
+    prefix, of_state = _prefix(parameters, first), _prefix(state, first)
     return [
-        f"{kind}: {name.removeprefix(prefix)}"
-        for kind, names in listed.items()
+        f"{kind}: {name.removeprefix(before)}"
+        for kind, names, before in (
+            ("parameters", parameters, prefix),
+            ("buffers", buffers, prefix),
+            ("the state", state, of_state),
+        )
         for name in names
-        if name.startswith(prefix)
+        if name.startswith(before)
     ]
+
+
+def _prefix(names: list[str], first: str) -> str:
+    """Return what stands before the name of the module's first parameter in a list."""
+    return next((name.removesuffix(first) for name in names if name.endswith(first)), "")
 
 
 def _modes(wrapped: Any, module: nn.Module) -> list[str]:
