@@ -17,13 +17,12 @@ from ddp_invariants.errors import CaseError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_FEW = 40
-"""Numbers below this one are all tried; between larger ones, the steps halve."""
-
 Plan = TypeVar("Plan", bound="DataclassInstance")
 
 _FEW = 8
-"""Numbers up to this limit are made smaller by all smaller numbers."""
+"""Fields of a training case up to this number are made smaller by all smaller numbers."""
+_FEW_DEALT = 40
+"""Samples and ranks of a sampler below this number are all tried: such a case takes little time."""
 
 
 def simpler(case: Case) -> Iterator[Case]:
@@ -159,12 +158,9 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
 
 def _smaller(number: int, least: int) -> Iterator[int]:
     """Yield smaller numbers: all the smallest ones, and then ever closer ones."""
-    few = min(number, least + _FEW)
+    few = min(number, least + _FEW_DEALT)
     yield from range(least, few)
-    gap = number
-    while (gap := gap // 2) > 0:
-        if number - gap >= few:
-            yield number - gap
+    yield from (closer for closer in lower(number, least) if closer >= few)
 
 
 def simpler_fields(plan: Plan, plainest: Plan) -> Iterator[Plan]:
