@@ -47,10 +47,15 @@ class ShardSituation(Strict):
         """Yield situations of the same kind that are one step simpler."""
         yield from ()
 
+    def samples(self, case: Any) -> int:
+        """Return the length of the dataset in the end."""
+        samples: int = case.data.samples
+        return samples
+
     def expected(self, case: Any) -> tuple[int, ...]:
         """Return the place in `case.epochs` whose indices each iteration must repeat.
 
-        The result is empty if no epoch is set: then the ranks' indices must only fit together.
+        The result is empty if no epoch fixes them: then the ranks' indices must only fit together.
         """
         return (len(case.epochs) - 1,)
 

@@ -136,6 +136,7 @@ class Scope:
             shuffle=data.shuffle and self.has("shuffle"),
             drop_last=data.drop_last and self.has("drop_last"),
         )
+        fitted = replace(case, data=data)
         return replace(
             case,
             world_size=w,
@@ -149,8 +150,18 @@ class Scope:
             situations=tuple(
                 situation
                 for situation in case.situations
-                if self.has(situation.capability) and self.sampler.layout != "scatter"
+                if self.has(situation.capability)
+                and self.sampler.layout != "scatter"
+                and self._takes(situation.samples(fitted), w)
             ),
+        )
+
+    def _takes(self, samples: int, world_size: int) -> bool:
+        """Return whether the sampler deals a number of samples to a number of ranks."""
+        if samples == 0:
+            return self.has("no_samples")
+        return (samples >= world_size or self.has("short")) and (
+            samples % world_size == 0 or self.has("uneven")
         )
 
     def excluded(self, rule: str) -> str:

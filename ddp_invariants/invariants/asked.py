@@ -4,9 +4,11 @@ from typing import Any
 
 from ddp_invariants.cases.shard_situation import ShardSituation
 from ddp_invariants.invariants.dealing import first_wrong
+from ddp_invariants.invariants.lengths import misfit
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.sampler_view import ShardView, brief
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.asking.changed_length import ChangedLength
 
 _UNFIT = "without set_epoch, the ranks' indices do not fit together"
 
@@ -79,10 +81,14 @@ def _different(
 def _unfit(
     view: ShardView, situation: ShardSituation, got: list[list[list[int]]]
 ) -> Failure | None:
+    # A sampler that is always wrong fails another rule by itself.
+    if first_wrong(view.case, view.declared.padding, view.answer["shards"][-1]):
+        return None
+    if isinstance(situation, ChangedLength):
+        return _of_a_changed_length(view, situation, got)
     for number, shards in enumerate(zip(*got, strict=True)):
         rule = first_wrong(view.case, view.declared.padding, shards)
-        # A sampler that is always wrong fails that rule by itself.
-        if rule and not first_wrong(view.case, view.declared.padding, view.answer["shards"][-1]):
+        if rule:
             return Failure(
                 "SHARD-4",
                 _UNFIT,
@@ -90,3 +96,22 @@ def _unfit(
                 f"{brief(shards)}: they violate {rule}",
             )
     return None
+
+
+def _of_a_changed_length(
+    view: ShardView, situation: ChangedLength, got: list[list[list[int]]]
+) -> Failure | None:
+    lasting = zip(view.answer["lengths"], view.answer["shards"][-1], strict=True)
+    # A len that is always wrong fails SHARD-1.
+    if any(length not in (None, len(shard)) for length, shard in lasting):
+        return None
+    shards, lengths = map(list, zip(*got, strict=True))
+    reason = misfit(view, situation.samples(view.case), shards, lengths)
+    if not reason:
+        return None
+    return Failure(
+        "SHARD-4",
+        situation.fact,
+        f"{situation.words}, {view.where(view.case.epochs[-1])}",
+        f"{brief(shards)}: {reason}",
+    )

@@ -205,7 +205,8 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     "SHARD-4",
     "The arguments alone determine the shards: they are the same in every process, on "
     "re-iteration and under any state of the global generators, however a program asks. Iteration "
-    "leaves these generators unchanged.",
+    "leaves these generators unchanged. If the dataset's length changes, the shards fit the old or "
+    "the new length.",
     needs=("shuffle", "two processes"),
     source=SOURCE,
     draws=ShardDraws(scaled=True),

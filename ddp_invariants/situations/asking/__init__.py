@@ -8,6 +8,7 @@ Standard library only: the rank side imports this package under any interpreter.
 
 from ddp_invariants.cases.shard_situation import ShardSituation, register
 from ddp_invariants.situations.asking.abandoned import Abandoned
+from ddp_invariants.situations.asking.changed_length import ChangedLength
 from ddp_invariants.situations.asking.from_the_group import FromTheGroup
 from ddp_invariants.situations.asking.interleaved import Interleaved
 from ddp_invariants.situations.asking.left_out import LeftOut
@@ -20,6 +21,7 @@ from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 __all__ = [
     "WAYS",
     "Abandoned",
+    "ChangedLength",
     "FromTheGroup",
     "Interleaved",
     "LeftOut",
@@ -40,6 +42,7 @@ WAYS: tuple[type[ShardSituation], ...] = (
     FromTheGroup,
     LenBetween,
     OneByOne,
+    ChangedLength,
 )
 """The classes, in the order in which a case lists them."""
 

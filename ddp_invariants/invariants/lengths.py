@@ -1,0 +1,62 @@
+"""The check of a sampler's indices after its dataset's length changed.
+
+Words: N the old length, M the present one, W world size, T indices of all ranks together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+import numpy as np
+
+from ddp_invariants.cases.shard_case import ShardCase
+from ddp_invariants.implementation.declarations import Padding
+from ddp_invariants.invariants.dealing import total_of
+from ddp_invariants.invariants.sampler_view import ShardView
+from ddp_invariants.records.indices import array_of
+
+
+def misfit(
+    view: ShardView, samples: int, shards: Sequence[Sequence[int]], lengths: Sequence[list[int]]
+) -> str:
+    """Return why the ranks' indices fit neither length; empty if they fit one.
+
+    A sampler may deal exactly what it deals without the change. Otherwise its indices are the
+    present ones, dealt right to the places of either length: T is that of N or of M.
+    `torch.utils.data.DistributedSampler` deals the M samples to the places of N, or raises.
+
+    Args:
+        view: The case, and what the sampler deals without a change.
+        samples: The present length M.
+        shards: The indices of each rank.
+        lengths: The `len(sampler)` of each rank in a list; an empty list without a `len`.
+    """
+    counts = [len(shard) for shard in shards]
+    for rank, length in enumerate(lengths):
+        if length not in ([], [counts[rank]]):
+            return f"len(sampler) is {length[0]} on rank {rank}, which yields {counts[rank]}"
+    if list(shards) == view.answer["shards"][-1]:
+        return ""
+    return _misdealt(view.case, view.declared.padding, samples, shards)
+
+
+def _misdealt(
+    case: ShardCase, padding: Padding, samples: int, shards: Sequence[Sequence[int]]
+) -> str:
+    changed = replace(case, data=replace(case.data, samples=samples), situations=())
+    counts, totals = [len(shard) for shard in shards], {total_of(case, padding)}
+    totals.add(total_of(changed, padding))
+    total = sum(counts)
+    if len(set(counts)) > 1 and padding != "none":
+        return "the ranks yield different numbers of indices"
+    if total not in totals:
+        return f"the ranks yield {total} indices, and {sorted(totals)} fit the lengths"
+    indices, times = np.unique(
+        np.concatenate([array_of(shard) for shard in shards]), return_counts=True
+    )
+    if len(indices) and not (indices[0] >= 0 and indices[-1] < samples):
+        return f"an index lies outside the {samples} samples"
+    if len(indices) != min(total, samples):
+        return f"they hold {len(indices)} distinct indices of {samples} samples"
+    most = ceil(total / samples)
+    return f"an index occurs more than {most} times" if times.max(initial=0) > most else ""
