@@ -17,8 +17,10 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
@@ -26,14 +28,14 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.result import Discovery
-from ddp_invariants.discovery.scope import UnderTest
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import CaseError, HarnessError
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.proof.detection import Detection, Diagnosis
-from ddp_invariants.search import places
+from ddp_invariants.search import places, scale, strategies
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.situations.capability import BASE
@@ -41,6 +43,8 @@ from ddp_invariants.situations.capability import BASE
 CAUGHT = Path(__file__).parents[1] / "quality" / "caught.json"
 DRAWN = 100
 """Cases that the command draws for a fault that no probe of a capability shows."""
+ASKS = "SHARD-2"
+"""The rule whose property asks samplers in other ways, and draws long datasets."""
 SHRINK_RUNS = 60
 UNDIAGNOSED = 3
 """Cases without the planted cause that the command passes over for one with it."""
@@ -143,10 +147,26 @@ def judged(trial: Trial, planted: CatalogueEntry, case: Case) -> Judged:
 
 
 def _candidates(trial: Trial, planted: CatalogueEntry) -> Iterator[Case]:
-    """Yield cases that may show a fault: the probes of all capabilities, then drawn cases."""
+    """Yield cases that may show a fault: the probes of all capabilities, then drawn cases.
+
+    The last ones are large.
+    """
     if not planted.is_sampler:
         for probe in (BASE, *(capability.probe for capability in TRAINING.values())):
             yield trial.scope.fit(probe)
+    rules = dict.fromkeys((planted.rule, ASKS) if planted.is_sampler else (planted.rule,))
+    for rule in rules:
+        yield from _drawn(rule, trial.scope)
+    # Large cases are a few percent; here there are no others.
+    axes = st.sampled_from(tuple(scale._GROWN))
+    scales = tuple(filter(any, strategies._SCALES))
+    with patch.object(scale, "AXES", axes), patch.object(strategies, "_SCALES", scales):
+        large = _drawn(ASKS if planted.is_sampler else planted.rule, trial.scope)
+    yield from large
+
+
+def _drawn(rule: str, scope: Scope) -> list[Case]:
+    """Draw cases as the property of a rule does."""
     drawn: list[Case] = []
 
     @seed(0)
@@ -157,12 +177,12 @@ def _candidates(trial: Trial, planted: CatalogueEntry) -> Iterator[Case]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(cases_for(planted.rule, trial.scope))
+    @given(cases_for(rule, scope))
     def draw(case: Case) -> None:
         drawn.append(case)
 
     draw()
-    yield from drawn
+    return drawn
 
 
 class _Search:

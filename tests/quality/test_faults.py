@@ -80,10 +80,10 @@ def test_a_recorded_case_shows_its_fault_in_the_simulation_and_over_gloo(
 
 
 def test_nearly_every_fault_has_a_recorded_case() -> None:
-    """At most one fault in four has no recorded case, and every recorded case has its fault."""
+    """At most one fault in ten has no recorded case, and every recorded case has its fault."""
     faults = {fault.target for fault in FAULTS if not fault.needs_device}
     assert caught.recorded().keys() <= faults
-    assert len(caught.recorded()) >= 0.75 * len(faults)
+    assert len(caught.recorded()) >= 0.9 * len(faults)
 
 
 def test_the_catalogue_is_whole() -> None:
