@@ -44,6 +44,11 @@ class Crossed(Situation):
             draft.add(cls(draft.any_rank()))
 
     @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return whether a rank crosses its branches, as a coverage table counts it."""
+        return {"branches": "alike" if case.get(cls) is None else "crossed"}
+
+    @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to take gradients in an order that differs between ranks."""
         model = Model(4, (*FOUR, Layer("branches")))

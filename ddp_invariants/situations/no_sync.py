@@ -61,6 +61,12 @@ class NoSyncStyle(Situation):
         return case.with_situation(self) if case.accumulation > 1 else case
 
     @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the style, as a coverage table counts it."""
+        found = case.get(cls)
+        return {"no_sync": "plain" if found is None else found.style}
+
+    @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capabilities to nest a no_sync, and to leave one by an exception."""
         return {

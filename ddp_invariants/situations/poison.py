@@ -60,6 +60,12 @@ class Poisoned(Situation):
         draft.real, draft.accumulation = True, 1
 
     @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the value, as a coverage table counts it."""
+        poison = case.get(cls)
+        return {"poison": "none" if poison is None else poison.poison.value}
+
+    @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to train with values that are not finite."""
         probe = replace(BASE, situations=(cls(Poison(1, 1)),))

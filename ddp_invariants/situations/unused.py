@@ -85,6 +85,11 @@ class UnusedLayers(Situation):
             draft.add(cls(tuple(Unused(last, rank, None, each) for each in sorted(skipped))))
 
     @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return whether forwards pass layers by, as a coverage table counts it."""
+        return {"unused layers": "none" if case.get(cls) is None else "some"}
+
+    @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to leave parameters unused.
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gallery import table
+from tried import TRIED, tried_page
 
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.certificate import schema
@@ -227,6 +228,7 @@ def main() -> None:
     """
     SCHEMA.write_text(schema(), encoding="utf-8")
     RULES.write_text(rules_page(), encoding="utf-8")
+    TRIED.write_text(tried_page(), encoding="utf-8")
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):
