@@ -11,7 +11,6 @@ from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.asking import WAYS
 
 UNNEEDED = {
-    "Penalty": "its faults show in other orders of passes, too, and those cases are smaller",
     "Turns": "a recorded case also fails over gloo, where a case with turns is the same as without",
 }
 """The situations without a recorded case of a planted fault that contains them, with the reasons."""
