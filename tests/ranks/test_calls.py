@@ -10,6 +10,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.situations.call_shape import CallShape, InputForm, OutputForm
+from ddp_invariants.situations.second import SecondWrapper
 
 CASE = TrainingCase(
     Model(2, (Layer("linear", 3, bias=True), Layer("linear", 2))),
@@ -56,6 +57,18 @@ def test_a_right_wrapper_passes_on_every_form(make_trial: TrialMaker, ddp: str) 
         assert failures == {}, shape.words
         assert findings["CALL-1"].compared
         assert bool(findings["CALL-2"].compared) is shape.trains_inputs
+
+
+def test_an_earlier_wrapper_of_the_same_model_is_called_in_the_form(
+    make_trial: TrialMaker,
+) -> None:
+    """The program's calls have their form before the wrapper under test is made, too."""
+    case = CASE.with_situation(CallShape(("trained", "dict"))).with_situation(
+        SecondWrapper("again")
+    )
+    findings = make_trial(scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert all(findings[rule].compared for rule in ("CALL-1", "CALL-2", "LIVE-6"))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

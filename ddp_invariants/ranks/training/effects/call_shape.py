@@ -33,16 +33,21 @@ class CallShape(Effect):
         assert shape is not None
         self.shape, self.number = shape, 0
         self.rows: list[list[Any]] = []
+        self.replica: Replica | None = None
         self.twin: Replica | None = None
         self.stepper: Stepper | None = None
         self.fronts: dict[str, Tensor] = {}
+
+    def on_replica(self, replica: Replica) -> None:
+        """Remember the replica, which may be called before the case's own wrapper is there."""
+        self.replica = replica
 
     def on_twin(self, twin: Replica) -> None:
         """Remember the twin."""
         self.twin = twin
 
     def begin(self, stepper: "Stepper") -> None:
-        """Remember the wrapper."""
+        """Remember the stepper."""
         self.stepper = stepper
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
@@ -80,10 +85,9 @@ class CallShape(Effect):
 
     def _replica_of(self, module: Any) -> ShapedReplica:
         """Return the replica that a module is, or that the wrapper has."""
-        if self.stepper is not None and not isinstance(module, ShapedReplica):
-            module = self.stepper.trained.replica
-        assert isinstance(module, ShapedReplica)
-        return module
+        replica = module if isinstance(module, ShapedReplica) else self.replica
+        assert isinstance(replica, ShapedReplica)
+        return replica
 
     def _front(self, name: str, inputs: Tensor) -> Tensor:
         """Return the parameter before the wrapper: ones, so that no input changes. Shape (D in,)."""
