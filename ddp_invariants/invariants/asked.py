@@ -5,7 +5,7 @@ from typing import Any
 from ddp_invariants.cases.shard_situation import ShardSituation
 from ddp_invariants.invariants.dealing import first_wrong
 from ddp_invariants.invariants.lengths import misfit
-from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView, brief
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking.changed_length import ChangedLength
@@ -17,7 +17,13 @@ def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
     """Return a failure if a sampler that is asked in another way yields other indices.
 
     A sampler may refuse a way, if it raises on all ranks.
+
+    Raises:
+        Unjudged: The sampler raised in one of the two processes.
     """
+    raised = view.evidence.answers[1].get("raised")
+    if raised is not None:
+        raise Unjudged(f"the sampler raised {raised['type']} in the second process alone")
     second = view.evidence.answers[1].get("asked", [])
     for number, situation in enumerate(view.case.situations):
         first = view.answer["asked"][number]

@@ -12,6 +12,9 @@ from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import judge
+from ddp_invariants.invariants.asked import differs_when_asked
+from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking import (
@@ -87,6 +90,19 @@ def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
     )
     assert failure is not None
     assert failure.fact == "another process gets other indices from the same arguments"
+
+
+def test_a_sampler_that_raises_in_one_process_is_no_crash_of_a_probe() -> None:
+    """SHARD-4 reports it; a probe of a way to ask knows nothing then."""
+    case = replace(CASE, situations=(Abandoned(),))
+    answer = {**PLAIN, "asked": [yielded([[0, 2]], [[1, 3]])]}
+    error = {"raised": {"type": "ValueError", "phase": "iteration", "message": "", "step": 0}}
+    evidence = ShardEvidence(case, (answer, error))
+    with pytest.raises(Unjudged, match="in the second process alone"):
+        differs_when_asked(ShardView(evidence), Tally())
+    failure = judge(evidence)["SHARD-4"].failure
+    assert failure is not None
+    assert failure.fact == "one process answers and another raises on the same arguments"
 
 
 @pytest.mark.parametrize("way", WAYS)
