@@ -25,8 +25,9 @@ def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
     if raised is not None:
         raise Unjudged(f"the sampler raised {raised['type']} in the second process alone")
     second = view.evidence.answers[1].get("asked", [])
-    for number, situation in enumerate(view.case.situations):
-        first = view.answer["asked"][number]
+    # A sampler whose ranks communicate is not asked in other ways.
+    answers = zip(view.case.situations, view.answer["asked"], strict=False)
+    for number, (situation, first) in enumerate(answers):
         failure = _refused_in_part(view, situation, first)
         if failure is not None:
             return failure

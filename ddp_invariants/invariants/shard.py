@@ -209,7 +209,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     "the new length.",
     needs=("shuffle", "two processes"),
     source=SOURCE,
-    draws=ShardDraws(scaled=True),
+    draws=ShardDraws(scaled=True, asked=True),
     after="SHARD-5",
     script=Script(checks=("determined",)),
 )

@@ -70,8 +70,9 @@ class Plan:
 
     def __init__(self, rules: Iterable[str], scope: Scope) -> None:
         claimed = [rule for rule in rules if not scope.excluded(rule)]
-        self.scope, self.rules = scope, unlike(claimed)
         of_samplers = any(ALL_RULES[rule].is_about_samplers for rule in claimed)
+        # Samplers have no features: rules that draw alike give such cases a larger part.
+        self.scope, self.rules = scope, claimed if of_samplers else unlike(claimed)
         self.features = [] if of_samplers else list(_features(claimed, self.rules, scope))
         self.met, self.drawn = Counter[str](), Counter[str]()
         self._sources: dict[str, dict[str, None]] = {}

@@ -196,6 +196,7 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(
     answers = sides.answers
 
     def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
+        monkeypatch.setattr(sides, "_turn", 0)  # The new side runs first, and gives the warning.
         old, new = answers(case, fresh=fresh)
         if isinstance(old, ShardEvidence):
             return old, new
