@@ -113,14 +113,9 @@ def faults(
     try:
         known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
         entries, resolved = known.select(only), wanted(backend, device)
-        beyond = [
-            entry.name for entry in entries if entry.needs_device and resolved.device == "cpu"
-        ]
+        beyond = [] if resolved.device != "cpu" else [e.name for e in entries if e.needs_device]
         jobs = measure.searches(
-            [entry for entry in entries if entry.name not in beyond],
-            seeds,
-            control_cases,
-            cases or 0,
+            [e for e in entries if e.name not in beyond], seeds, control_cases, cases or 0
         )
         for sentence in known.unread:
             click.echo(f"not read: {sentence}", err=True)
@@ -140,12 +135,16 @@ def faults(
     else:
         click.echo(report.table(detections))
     if beyond:
-        click.echo(
-            f"not run: {', '.join(beyond)}: these faults show only on a device, and the tensors "
-            "are on the CPU",
-            err=True,
-        )
+        click.echo(_not_run(beyond), err=True)
     context.exit(_status(detections, len(jobs), not_run=bool(beyond)))
+
+
+def _not_run(beyond: "list[str]") -> str:
+    """Return in words that faults were not run, by their names."""
+    return (
+        f"not run: {', '.join(beyond)}: these faults show only on a device, and the tensors are on "
+        "the CPU"
+    )
 
 
 def _search(

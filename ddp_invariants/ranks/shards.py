@@ -66,6 +66,10 @@ def shards(
     return {**dealt, "refused": refused, "warned": warned(caught)}
 
 
+_ON_REQUEST = ("batches", "promised", "worked", "orders", "resumed", "elsewhere")
+"""The answers that only some cases ask for."""
+
+
 def _dealt(
     case: ShardCase, make: SamplerMaker, disturb: int, ranks: Sequence[int]
 ) -> dict[str, Any]:
@@ -91,12 +95,7 @@ def _dealt(
             "afresh": _afresh(case, make, ranks),
             "reseeded": _afresh(_reseeded(case), make, ranks) if make.names["seed"] else None,
             "touched": [name for name in before if before[name] != after[name]],
-            "batches": None,
-            "promised": None,
-            "worked": None,
-            "orders": None,
-            "resumed": None,
-            "elsewhere": None,
+            **dict.fromkeys(_ON_REQUEST),
         }
         phase = "further epochs and seeds"
         answer |= _equal_orders(case, make, ranks, answer)

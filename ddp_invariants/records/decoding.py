@@ -73,10 +73,7 @@ def rank_evidence(
         EvidenceError: It is malformed.
     """
     try:
-        layouts = []
-        for rows in header["layouts"]:
-            slots = tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in rows])
-            layouts.append(known.setdefault(slots, Layout(slots)))
+        layouts = [_layout(rows, known) for rows in header["layouts"]]
         tensors = {}
         for moment, step, layout_number, start, size in header["records"]:
             layout = layouts[layout_number]
@@ -120,6 +117,11 @@ def rank_evidence(
         raise EvidenceError(
             f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
         ) from error
+
+
+def _layout(rows: list[Any], known: dict[tuple[Slot, ...], Layout]) -> Layout:
+    slots = tuple([Slot(name, dtype, tuple(shape or ())) for name, dtype, shape in rows])
+    return known.setdefault(slots, Layout(slots))
 
 
 def _flights(rows: list[list[int]] | None) -> list[tuple[int, int]] | None:

@@ -1,6 +1,7 @@
 """One rank's run of a training case: it trains under the implementation and notes the evidence."""
 
 import warnings
+from contextlib import ExitStack
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
@@ -36,6 +37,7 @@ def train(
         except BaseException as error:  # noqa: BLE001 - any exception is evidence
             record.facts["raised"] = exception_data(error, position.phase, position.step)
     record.facts["warned"] = warned(caught)
-    for effect in stepper.effects:
-        effect.end(record)
+    with ExitStack() as ends:  # Each effect ends, even if another's end raises.
+        for effect in reversed(stepper.effects):
+            ends.callback(effect.end, record)
     return record
