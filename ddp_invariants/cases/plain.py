@@ -3,7 +3,8 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.fields import require
@@ -11,6 +12,8 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.shard_situation import ASKING, ShardSituation
 from ddp_invariants.cases.situation import KINDS, Situation
+
+Kind = TypeVar("Kind", Situation, ShardSituation)
 
 
 def from_plain(plain: dict[str, Any]) -> Case:
@@ -27,7 +30,7 @@ def from_plain(plain: dict[str, Any]) -> Case:
                 **plain,
                 "data": Data(**plain["data"]),
                 "epochs": tuple(plain["epochs"]),
-                "situations": tuple(_asking(each) for each in plain["situations"]),
+                "situations": tuple(_of_kind(each, ASKING) for each in plain["situations"]),
             }
         )
     layers = tuple(Layer(**layer) for layer in plain["model"]["layers"])
@@ -37,31 +40,19 @@ def from_plain(plain: dict[str, Any]) -> Case:
             "model": Model(plain["model"]["inputs"], layers),
             "data": Data(**plain["data"]),
             "optimizer": Optimizer(**plain["optimizer"]),
-            "situations": tuple(_situation(each) for each in plain["situations"]),
+            "situations": tuple(_of_kind(each, KINDS) for each in plain["situations"]),
         }
     )
 
 
-def _asking(plain: dict[str, Any]) -> ShardSituation:
-    """Build a way to ask a sampler from its JSON form.
+def _of_kind(plain: dict[str, Any], kinds: Mapping[str, type[Kind]]) -> Kind:
+    """Build a situation from its JSON form, by its kind.
 
     Raises:
         CaseError: Its kind is unknown, or a field holds a value outside its range.
     """
     kind = plain.get("kind")
-    require(kind in ASKING, "kind", kind, "one of " + ", ".join(map(repr, ASKING)))
-    return ASKING[str(kind)].from_plain(
-        {name: value for name, value in plain.items() if name != "kind"}
-    )
-
-
-def _situation(plain: dict[str, Any]) -> Situation:
-    """Build a situation from its JSON form.
-
-    Raises:
-        CaseError: Its kind is unknown, or a field holds a value outside its range.
-    """
-    kind = plain.get("kind")
-    require(kind in KINDS, "kind", kind, "one of " + ", ".join(map(repr, KINDS)))
+    require(kind in kinds, "kind", kind, "one of " + ", ".join(map(repr, kinds)))
     fields = {name: value for name, value in plain.items() if name != "kind"}
-    return KINDS[str(kind)].from_plain(fields)
+    built: Any = kinds[str(kind)]
+    return cast("Kind", built.from_plain(fields))

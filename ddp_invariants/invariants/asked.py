@@ -10,8 +10,6 @@ from ddp_invariants.invariants.sampler_view import ShardView, brief
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking.changed_length import ChangedLength
 
-_UNFIT = "without set_epoch, the ranks' indices do not fit together"
-
 
 def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
     """Return a failure if a sampler that is asked in another way yields other indices.
@@ -98,7 +96,7 @@ def _unfit(
         if rule:
             return Failure(
                 "SHARD-4",
-                _UNFIT,
+                situation.fact,
                 f"{situation.words}, iteration {number}, {view.where(view.case.epochs[-1])}",
                 f"{brief(shards)}: they violate {rule}",
             )

@@ -11,7 +11,7 @@ from ddp_invariants.invariants.rule import (
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import RankEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.situations.turns import Turns
+from ddp_invariants.situations.turns import behind
 
 
 def _raised(evidence: TrainingEvidence) -> list[tuple[str, str, int] | None]:
@@ -29,8 +29,8 @@ def changed_timing(case: TrainingCase) -> str:
     """Return how a case changes the timing of collectives, in words; empty if it does not."""
     if case.perturbation.kind != "none":
         return case.perturbation.words
-    turns = case.get(Turns)
-    return "" if turns is None or turns.order != "behind" else turns.sentence
+    turns = behind(case)
+    return "" if turns is None else turns.sentence
 
 
 def first_difference(

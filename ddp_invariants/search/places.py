@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.records.verdict import Finding
-from ddp_invariants.situations.turns import Turns
+from ddp_invariants.situations.turns import behind
 
 SIMULATED_WORLD_SIZE = 16
 """The largest world of a session that simulates, unless another is asked for."""
@@ -57,7 +57,7 @@ class Places:
             and len(case.runs) == 1
             and (
                 case.ranks_needed > REAL_WORLD_SIZE
-                or _is_behind(case)
+                or behind(case) is not None
                 or not self._is_real_first(case)
             )
         )
@@ -99,12 +99,6 @@ class Places:
                 f"{len(self._unreal)} cases failed in the simulation alone: "
                 + "; ".join(f"{name} ({listed})" for name, listed in self._unreal.items())
             )
-
-
-def _is_behind(case: TrainingCase) -> bool:
-    """Return whether a case is about an order that only a simulation can give."""
-    turns = case.get(Turns)
-    return turns is not None and turns.order == "behind"
 
 
 def _digest(case: Case) -> int:

@@ -21,6 +21,12 @@ MOST_LAG = 1000
 """The largest lag of a result, in calls."""
 
 
+def behind(case: TrainingCase) -> "Turns | None":
+    """Return a case's turns if only a simulation can give them: a rank is behind."""
+    turns = case.get(Turns)
+    return turns if turns is not None and turns.order == "behind" else None
+
+
 @dataclass(frozen=True)
 class Turns(Situation):
     """An order of the simulated ranks. A correct program gives the same bits in every order.

@@ -16,9 +16,7 @@ class UnsetEpoch(ShardSituation):
     Nobody says which epoch it gets. The ranks' indices must only fit together.
     """
 
-    fact: ClassVar[str] = (
-        "without set_epoch, another process gets other indices from the same arguments"
-    )
+    fact: ClassVar[str] = "without set_epoch, the ranks' indices do not fit together"
     capability: ClassVar[str] = "unset_epoch"
     means: ClassVar[str] = "iterations without set_epoch"
 
