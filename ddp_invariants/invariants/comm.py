@@ -114,6 +114,7 @@ TIMING = "COMM-2"
     source=_SOURCE,
     draws=Draws(perturbed=("withheld", "late", "delays")),
     after="LIVE-8",
+    needs_all=True,
     costs=2,
     observed_groups=True,
     repeats_undisturbed=lambda case: bool(changed_timing(case)),

@@ -29,6 +29,7 @@ SLOWED = {
         ),
     ),
     after="COMM-3",
+    needs_all=True,
     costs=8,
     repeats_undisturbed=lambda case: case.perturbation.on_device,
     script=SEVERAL_RUNS,

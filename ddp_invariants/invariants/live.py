@@ -35,6 +35,7 @@ ENDS = "LIVE-1"
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD),
     after="LIVE-3",
+    needs_all=True,
     confirmations=1,
     counts_when_injected=True,
     script=Script(checks=("last_forward",), follows_unused=True, follows_scaler=True),
@@ -60,7 +61,6 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     ]
     # The suite ended that run; the implementation is not to blame for the other ranks' reaction.
     if overfull:
-        tally.compared = 0
         raise Unjudged("; ".join(overfull))
     if view.incident is not None or not raised:
         return no_end(
@@ -89,7 +89,6 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
             "; ".join(raised),
         )
     # All ranks raised at the start, or at a value that is not finite: the implementation refuses.
-    tally.compared = 0
     raise Unjudged(view.cut_short)
 
 
@@ -113,6 +112,7 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     draws=Draws(world_sizes=FEW_RANKS, injected_failures=("forward error", "backward error")),
     excluded=(lacks("does not continue after an exception", "forward_error", "backward_error"),),
     after="COMM-1",
+    needs_all=True,
     costs=2,
     repeats_undisturbed=lambda case: case.injected_failure is not None,
     counts_when_injected=True,
@@ -148,10 +148,8 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
         and without is not None
         and judge(EvidenceView(without, view.declared), Tally()) is not None
     ):
-        tally.compared = 0
         raise Unjudged(f"the case is wrong without the exception, too ({failure.rule})")
     if failure is None and view.cut_short:
-        tally.compared = 0
         raise Unjudged(view.cut_short)
     return failure and replace(
         failure, rule="LIVE-2", fact=f"after an exception was caught, {failure.fact}"
@@ -172,6 +170,7 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
         ),
     ),
     after="LIVE-2",
+    needs_all=True,
     costs=4,
     counts_when_injected=True,
 )
@@ -239,6 +238,7 @@ The first run does not count, nor does a single growth.
     source=_SOURCE,
     draws=Draws(world_sizes=FEW_RANKS, rounds=4),
     after="COMM-5",
+    needs_all=True,
     costs=4,
     counts_when_injected=True,
     script=SEVERAL_RUNS,
@@ -262,7 +262,6 @@ def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
                     "in one process",
                 )
     if view.cut_short:
-        tally.compared = 0
         raise Unjudged(view.cut_short)
     return None
 

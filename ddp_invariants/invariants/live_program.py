@@ -5,6 +5,7 @@ from dataclasses import replace
 from ddp_invariants.invariants import param
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import LOSSY, lacks
+from ddp_invariants.invariants.observed import require_observed
 from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.timing import first_difference
 from ddp_invariants.invariants.view import EvidenceView, training
@@ -28,7 +29,9 @@ _SOURCE = "no document: a wrapper belongs to its module and its process group al
     draws=Draws(world_sizes=FEW_RANKS, least_steps=2, second=True),
     excluded=(lacks("takes no second wrapper", "beside", "wrapped_again"), LOSSY),
     after="LIVE-5",
+    needs_all=True,
     costs=2,
+    observed_groups=True,
     repeats_undisturbed=lambda case: _is_wrapped_again(case.get(SecondWrapper)),
     without=(SecondWrapper,),
 )
@@ -37,7 +40,9 @@ def second_wrappers_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | No
     second = view.case.get(SecondWrapper)
     if second is None:
         raise NotAbout("the program has one wrapper")
-    failure = param.every_step(view, tally) or _sends_more(view, tally)
+    failure = _every_step(view, tally)
+    if failure is None and second.use == "again":
+        failure = _sends_more(view, tally)
     if failure is None and (other := _other(view, second)) is not None:
         failure = _of_the_second_model(other, tally)
     if failure is not None:
@@ -47,17 +52,21 @@ def second_wrappers_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | No
     return None
 
 
-def _of_the_second_model(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Judge the steps of the second model.
+def _every_step(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge every step's gradients and update.
 
     Raises:
-        Unjudged: They lack their evidence; then nothing is said of the first model either.
+        Unjudged: The run was cut short, and the steps before are right.
     """
-    try:
-        failure = param.identical_on_all_ranks(view, tally) or param.every_step(view, tally)
-    except Unjudged:
-        tally.compared = 0
-        raise
+    failure = param.every_step(view, tally)
+    if failure is None and view.cut_short:
+        raise Unjudged(view.cut_short)
+    return failure
+
+
+def _of_the_second_model(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge the steps of the second model."""
+    failure = param.identical_on_all_ranks(view, tally) or _every_step(view, tally)
     return failure and replace(failure, where=f"the second model, {failure.where}", perhaps="")
 
 
@@ -78,10 +87,18 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
     """Return a failure if a step sends more than without the first wrapper, which is deleted.
 
     A wrapper that hooks a module in place, and is no object of its own, cannot be deleted.
+
+    Raises:
+        Unjudged: The case was not run without the first wrapper, or a run was cut short, or no
+            collective was observed.
     """
     once = view.evidence.unperturbed
-    if once is None or once.incident is not None or view.incident is not None:
-        return None
+    if once is None:
+        raise Unjudged("the case was not run without the first wrapper")
+    if once.incident is not None or view.incident is not None:
+        raise Unjudged(view.cut_short or EvidenceView(once).cut_short)
+    require_observed(view.evidence.ranks)
+    require_observed(once.ranks)
     for rank, (twice, plain) in enumerate(zip(view.evidence.ranks, once.ranks, strict=True)):
         for step, (more, usual) in enumerate(zip(twice.marks, plain.marks, strict=False)):
             sent, expected = twice.sent_between(*more), plain.sent_between(*usual)
@@ -93,6 +110,8 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
                     f"rank {rank} of {view.case.world_size}, step {step}",
                     f"{len(sent)} collectives, expected {len(expected)}, as without the wrapper "
                     "that was deleted before",
+                    "hooks on parameters keep the deleted wrapper alive: let them hold it by a weak "
+                    "reference, or remove their handles",
                 )
     return None
 
@@ -119,6 +138,7 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
         LOSSY,
     ),
     after="LIVE-6",
+    needs_all=True,
 )
 def surroundings_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with unusual surroundings: every step's gradients and update must be right."""
@@ -126,7 +146,7 @@ def surroundings_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     if found is None:
         raise NotAbout("the surroundings are usual")
     conditions = [CONDITIONS[name] for name in found.unusual]
-    failure = param.every_step(view, tally)
+    failure = _every_step(view, tally)
     if failure is not None:
         fact = f"with {' and '.join(conditions)}, {failure.fact}"
         return replace(failure, rule="LIVE-7", fact=fact)
@@ -145,6 +165,7 @@ AFTER = "a run after others"
     source="no document: a program may train twice",
     draws=Draws(world_sizes=FEW_RANKS, perturbed=("none",), earlier=True),
     after="GPU-1",
+    needs_all=True,
     costs=10,
     observed_groups=True,
     repeats_undisturbed=lambda case: case.get(EarlierRuns) is not None,
@@ -171,7 +192,6 @@ def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | N
         where, got = found
         return Failure("LIVE-8", "a run depends on earlier runs of its processes", where, got)
     if view.cut_short:
-        tally.compared = 0
         raise Unjudged(view.cut_short)
     tally.met.add(AFTER)
     return None

@@ -145,6 +145,8 @@ class Row:
         observed_groups: The rule needs process groups that record every collective.
         rests_on_probes: The rule applies only if a probe has seen a capability, which no
             declaration tells.
+        needs_all: The rule judges a case as a whole: where evidence is missing, the comparisons made
+            before count for nothing. Without it they count.
         repeats_undisturbed: A test for cases that need a second run.
         exhausted: The property also judges all small cases of a sampler (`search.exhaustion`).
         explored: The property also runs all schedules of a few small cases (`search.schedules`).
@@ -168,6 +170,7 @@ class Row:
     confirmations: int = CONFIRMATIONS
     observed_groups: bool = False
     rests_on_probes: bool = False
+    needs_all: bool = False
     repeats_undisturbed: Callable[[TrainingCase], bool] = _never
     exhausted: bool = False
     explored: bool = False
@@ -217,17 +220,11 @@ class Rule(Row, Generic[Subject]):
         try:
             failure = self.judge(subject, tally)
         except Unjudged as reason:
-            # Comparisons made before the evidence ended still count.
-            why = "" if tally.compared else str(reason)
-            return Finding(
-                self.id,
-                tally.compared,
-                frozenset(tally.met),
-                None,
-                why,
-                tally.worst,
-                about=not isinstance(reason, NotAbout),
-            )
+            about = not isinstance(reason, NotAbout)
+            if self.needs_all or not tally.compared:
+                return Finding(self.id, unjudged=str(reason), about=about)
+            met = frozenset(tally.met)
+            return Finding(self.id, tally.compared, met, worst=tally.worst, about=about)
         # A judge that crashes has judged nothing, and its crash must not hide other rules.
         except Exception as crash:  # noqa: BLE001 - the crash is recorded in the finding
             why = f"the rule itself crashed: {type(crash).__name__}: {crash}"

@@ -96,7 +96,6 @@ def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> F
             f"it changes when {words}",
         )
     if view.cut_short:
-        tally.compared = 0
         raise Unjudged(view.cut_short)
     return None
 

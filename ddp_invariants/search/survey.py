@@ -2,8 +2,8 @@
 
 By chance, most of three hundred cases would be plain, and a situation that one rule draws in one of
 six cases would be met once or never. A survey therefore draws in blocks. Half of the cases come
-from the rules that have drawn least, and half contain what was met least. Each capability and each
-situation counts, so the plan knows a new situation as soon as it is registered.
+from the rules that have drawn least, and half contain what was met least. Each capability, each
+of its varieties and each situation counts, so the plan knows a new situation as soon as it is registered.
 """
 
 from collections import Counter
@@ -171,7 +171,10 @@ def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[F
                 for situation in capability.probe.situations
                 for rule in _drawing(type(situation), claimed)
             ]
-            yield Feature(name, capability.present, tuple(needing or of_kind or unlike))
+            drawing = tuple(needing or of_kind or unlike)
+            yield Feature(name, capability.present, drawing)
+            for variety, present in capability.varieties.items():
+                yield Feature(f"{name}: {variety}", present, drawing)
     for kind in SITUATIONS:
         if not kind.capabilities():
             drawing = tuple(_drawing(kind, claimed) or unlike)

@@ -3,8 +3,8 @@
 Standard library only: the rank side imports the modules of situations under any interpreter.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
@@ -37,6 +37,8 @@ class Capability:
             which the table of its module lists it.
         words: A description of the inputs that an implementation accepts which has the
             capability; "" if `implementation.declarations` describes them.
+        varieties: Functions that return whether a case contains a certain variety of the feature,
+            by its name. A survey aims at each, as at the feature itself.
     """
 
     present: Callable[[TrainingCase], bool]
@@ -45,6 +47,7 @@ class Capability:
     conditions: frozenset[str] = frozenset()
     after: str = ""
     words: str = ""
+    varieties: Mapping[str, Callable[[TrainingCase], bool]] = field(default_factory=dict)
 
 
 def of_situation(

@@ -5,6 +5,7 @@ Standard library only: the rank side imports this module under any interpreter.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
@@ -134,10 +135,16 @@ _CAPABILITIES: dict[Second, str] = dict.fromkeys(_USES, "beside") | dict.fromkey
 )
 
 
+_WRAPPED_TWICE: dict[Second, str] = {
+    "again": "a model wrapped again once its wrapper is deleted",
+    "kept": "a model wrapped again beside its first wrapper",
+}
+
+
 def condition(use: Second) -> str:
     """Return the condition of a rule that a case with a use meets."""
     if use in SAME:
-        return "a model wrapped twice"
+        return _WRAPPED_TWICE[use]
     if use in BESIDE:
         return "two wrappers in the same steps"
     return "a second wrapper, not used in the same steps"
@@ -156,4 +163,10 @@ def _capability(use: Second, uses: tuple[Second, ...], after: str, words: str) -
         frozenset({condition(each) for each in _USES if _CAPABILITIES[each] in mine}),
         after,
         words,
+        {each: partial(_is_used, each) for each in _USES if _CAPABILITIES[each] in mine},
     )
+
+
+def _is_used(use: Second, case: TrainingCase) -> bool:
+    second = case.get(SecondWrapper)
+    return second is not None and second.use == use

@@ -47,6 +47,7 @@ def test_three_hundred_cases_meet_every_capability_situation_and_axis() -> None:
     plan = Plan(rules_of(samplers=False), Scope())
     features = {feature.name for feature in plan.features}
     assert features >= TRAINING.keys()
+    assert features >= {f"{name}: {each}" for name, c in TRAINING.items() for each in c.varieties}
     assert features >= {vars(kind)["kind"] for kind in SITUATIONS if not kind.capabilities()}
     assert features >= {f"many {axis}" for axis in LARGE}
     assert len(surveyed(plan, 300)) == 300
