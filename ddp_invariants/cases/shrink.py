@@ -31,6 +31,10 @@ def simpler(case: Case) -> Iterator[Case]:
 
 
 def _simpler_training(case: TrainingCase) -> Iterator[TrainingCase]:
+    # Situations go first: they are few, and a fault that needs none must not be told with one,
+    # even if a large case leaves no runs for the rest.
+    for situation in case.situations:
+        yield from _tried(case, situations=_without(case, situation))
     for index in range(len(case.model.layers)):
         left = (situation.without_layer(index) for situation in case.situations)
         yield from _tried(
@@ -80,7 +84,7 @@ def _fewer(case: TrainingCase, name: str, least: int = 1) -> Iterator[TrainingCa
 
 
 def _with_defaults(case: TrainingCase) -> Iterator[TrainingCase]:
-    """Yield the case with one field at its default, or without one situation."""
+    """Yield the case with one field at its default."""
     defaults = {field.name: field.default for field in fields(case)}
     for name in (
         "outside",
@@ -90,12 +94,9 @@ def _with_defaults(case: TrainingCase) -> Iterator[TrainingCase]:
         "values",
         "log2_scale",
         "zero_grad",
+        "rounds",
+        "seed",
     ):
-        if getattr(case, name) != defaults[name]:
-            yield from _tried(case, **{name: defaults[name]})
-    for situation in case.situations:
-        yield from _tried(case, situations=_without(case, situation))
-    for name in ("rounds", "seed"):
         if getattr(case, name) != defaults[name]:
             yield from _tried(case, **{name: defaults[name]})
 

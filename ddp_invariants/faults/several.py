@@ -67,7 +67,7 @@ class HooksOutliveTheWrapper(_PerParameter):
     """The hooks of a deleted wrapper stay on the parameters, which are then reduced twice
     (no public incident found).
 
-    LIVE-6.
+    LIVE-6: keep the deleted wrapper alive.
     """
 
 

@@ -1,6 +1,5 @@
 """LIVE: every case ends on every rank, all ranks learn of an error, a run leaves nothing behind."""
 
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -151,9 +150,7 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
         raise Unjudged(f"the case is wrong without the exception, too ({failure.rule})")
     if failure is None and view.cut_short:
         raise Unjudged(view.cut_short)
-    return failure and replace(
-        failure, rule="LIVE-2", fact=f"after an exception was caught, {failure.fact}"
-    )
+    return failure and failure.told_by("LIVE-2", "after an exception was caught")
 
 
 @training.rule(
@@ -340,11 +337,7 @@ def steps_after_other_actions_are_right(view: EvidenceView, tally: Tally) -> Fai
         past = [
             INTERLUDES[action.kind] for action in case.between_steps if action.kind in INTERLUDES
         ]
-        return replace(
-            failure,
-            rule="LIVE-5",
-            fact=f"with {', '.join(dict.fromkeys(past))} between steps, {failure.fact}",
-        )
+        return failure.told_by("LIVE-5", f"with {', '.join(dict.fromkeys(past))} between steps")
     done = view.steps("updated")
     tally.met |= {
         INTERLUDES[action.kind]

@@ -46,8 +46,7 @@ def second_wrappers_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | No
     if failure is None and (other := _other(view, second)) is not None:
         failure = _of_the_second_model(other, tally)
     if failure is not None:
-        beside = "in a program with a second wrapper"
-        return replace(failure, rule="LIVE-6", fact=f"{beside}, {failure.fact}")
+        return failure.told_by("LIVE-6", "in a program with a second wrapper")
     tally.met.add(condition(second.use))
     return None
 
@@ -148,8 +147,7 @@ def surroundings_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     conditions = [CONDITIONS[name] for name in found.unusual]
     failure = _every_step(view, tally)
     if failure is not None:
-        fact = f"with {' and '.join(conditions)}, {failure.fact}"
-        return replace(failure, rule="LIVE-7", fact=fact)
+        return failure.told_by("LIVE-7", f"with {' and '.join(conditions)}")
     tally.met.update(conditions)
     return None
 

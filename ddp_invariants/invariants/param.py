@@ -1,7 +1,5 @@
 """PARAM: after every optimizer step all ranks hold the parameters of single-process training."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from ddp_invariants.invariants.compare import outside, parted
@@ -358,4 +356,4 @@ def every_rank_skips_the_same_steps(view: EvidenceView, tally: Tally) -> Failure
         met |= {"a scale that grew"} if grew else set()
     tally.met |= met
     failure = every_step(view, tally)
-    return failure and replace(failure, rule="PARAM-6", fact=f"with a loss scaler, {failure.fact}")
+    return failure and failure.told_by("PARAM-6", "with a loss scaler")

@@ -1,6 +1,5 @@
 """STATE: training that is saved and loaded continues as if it had not been interrupted."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 from ddp_invariants.invariants import param
@@ -151,12 +150,8 @@ def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure
         return failure
     failure = param.every_step(view, tally)
     if failure is not None:
-        return replace(
-            failure,
-            rule="STATE-2",
-            fact=f"after {case.saved_by} ranks saved and {case.world_size} loaded the state, "
-            f"{failure.fact}",
-        )
+        loaded = f"after {case.saved_by} ranks saved and {case.world_size} loaded the state"
+        return failure.told_by("STATE-2", loaded)
     tally.meet({FEWER: case.saved_by < case.world_size, MORE: case.saved_by > case.world_size})
     return None
 

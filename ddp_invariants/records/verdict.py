@@ -5,7 +5,7 @@ apart by exception type. With one class per rule, shrinking cannot slide from a 
 violation to a common one's.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ddp_invariants.cases.case import Case
@@ -54,6 +54,8 @@ class Failure(Strict):
             the only one.
         first: Of the same case, the failure that explains this one, as "RULE: fact"; empty if this
             one explains most.
+        retells: The rule whose fact this is, if a rule about a situation tells the fact of another
+            rule; otherwise empty.
     """
 
     rule: str
@@ -65,6 +67,17 @@ class Failure(Strict):
     event: str = ""
     causes: tuple[Cause, ...] = ()
     first: str = ""
+    retells: str = ""
+
+    def told_by(self, rule: str, situation: str) -> "Failure":
+        """Return the failure as a rule about a situation tells it.
+
+        Args:
+            rule: The rule about the situation.
+            situation: The situation, in words before the fact.
+        """
+        retells = self.retells or self.rule
+        return replace(self, rule=rule, fact=f"{situation}, {self.fact}", retells=retells)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
 from ddp_invariants.invariants.diagnosis.causes import narrowed
@@ -111,6 +112,26 @@ def underlying(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, C
         if race is not None:
             return race, timed
     return root, case
+
+
+def without_a_situation(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, Case]:
+    """Return a smallest case, or the case without a situation if the case fails without it, too.
+
+    Some rules tell the facts of others in a situation. Their properties cannot leave the situation
+    out when they make a case simpler, so they would tell with it what has another cause.
+    """
+    if not failure.retells or not isinstance(case, TrainingCase):
+        return failure, case
+    for situation in case.situations:
+        try:
+            plain = case.without(type(situation))
+        except CaseError:
+            continue
+        findings = runner.findings(plain, confirming=True, rule=failure.retells)
+        seen = root_failure(runner.failures(findings, plain))
+        if seen is not None and seen.rule != failure.rule:
+            return without_a_situation(runner, seen, plain)
+    return failure, case
 
 
 def with_fractions(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, Case]:

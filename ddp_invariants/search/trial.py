@@ -149,7 +149,8 @@ class Trial(Runner):
                 search.explore()
         except (Violation, Flaky):
             # A flaky failure is repeated now too; the report says how often it shows.
-            confirm.confirm(self, rule, *search.simplest())
+            simplest = confirm.without_a_situation(self, *search.simplest())
+            confirm.confirm(self, rule, *simplest)
         search.require_proof()
 
     def _judge_alone(self, rule: str, case: Case) -> None:
@@ -202,7 +203,8 @@ class Trial(Runner):
     def _surveyed(self, search: Search) -> Surveyed:
         """Confirm the failure that a survey has found."""
         first = search.sighting
-        failure, case = confirm.with_fractions(self, *search.simplest())
+        simplest = confirm.without_a_situation(self, *search.simplest())
+        failure, case = confirm.with_fractions(self, *simplest)
         again, _ = confirm.repeated(self, failure.rule, case)
         failure, case = confirm.underlying(self, failure, again)
         findings = self.findings(case, rule=failure.rule)

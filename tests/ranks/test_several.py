@@ -127,3 +127,25 @@ def test_a_second_wrapper_is_refused_where_steps_are_not_plain() -> None:
     """Passes of two models are interleaved in steps of one forward and one backward."""
     with pytest.raises(CaseError, match="accumulation"):
         replace(CASE, accumulation=2).with_situation(SecondWrapper("joint"))
+
+
+@pytest.mark.parametrize("rule", ["LIVE-5", "LIVE-6", "LIVE-7", "PARAM-6"])
+def test_a_fault_that_needs_no_situation_is_told_without_one(
+    make_trial: TrialMaker, rule: str
+) -> None:
+    """The property of a rule about a situation reports the rule of the fact."""
+    trial = make_trial(ddp="ddp_invariants.faults.bucketed:NeverDivides", scope=Scope(), cases=20)
+    with pytest.raises(Violation) as raised:
+        trial.certify(rule)
+    assert raised.value.failure.rule == "GRAD-2"
+    assert isinstance(raised.value.case, TrainingCase)
+    assert raised.value.case.situations == ()
+
+
+def test_a_fault_that_needs_its_situation_is_told_with_it(make_trial: TrialMaker) -> None:
+    """Without the situation the case is right, so the rule about the situation stays."""
+    trial = make_trial(ddp=f"{FAULTS}WorldOfTheEnvironment", scope=Scope(), cases=60)
+    with pytest.raises(Violation) as raised:
+        trial.certify("LIVE-7")
+    assert raised.value.failure.rule == "LIVE-7"
+    assert raised.value.failure.retells == "GRAD-2"
