@@ -1,7 +1,8 @@
 """Known and expected deviations, judged strictly.
 
-A deviation that no longer shows, or has expired, is an error. Deviations stand in one file,
-`deviations.toml` beside this module; `--deviations FILE` adds another of the same form:
+Deviations stand in one file, `deviations.toml` beside this module; `--deviations FILE` adds another
+of the same form. A deviation that has expired is an error. One in a user's file that no longer shows
+is an error, too. A shipped one that no longer shows is a note, since a later torch may be mended.
 
     [[deviation]]
     ddp = "torch"                    # as the option names it
@@ -15,7 +16,7 @@ A deviation that no longer shows, or has expired, is an error. Deviations stand 
 
 import datetime as dt
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -171,6 +172,25 @@ def current(entries: Iterable[tuple[str, dt.date]], path: Path, today: dt.date) 
                 f"{path}: {title} expired on {expires}: check if it still "
                 "occurs, then set a later date or remove it"
             )
+
+
+def remarks(
+    deviations: Iterable[Deviation], right: Container[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what to say of deviating capabilities: what is expected, and what is mended.
+
+    Args:
+        deviations: The deviations expected of an implementation.
+        right: The capabilities whose probes are right.
+    """
+    shipped = read(SHIPPED)
+    expects, mended = dict[str, str](), dict[str, str]()
+    for deviation in deviations:
+        if deviation in shipped and deviation.capability in right:
+            mended[deviation.capability] = f"no longer deviates, which was {deviation}"
+        else:
+            expects[deviation.capability] = str(deviation)
+    return expects, mended
 
 
 def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviation, ...]:

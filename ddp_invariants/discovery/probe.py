@@ -13,8 +13,10 @@ from typing import Any
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.discovery.capabilities import TRAINING
-from ddp_invariants.discovery.deviations import expected
-from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure
+from ddp_invariants.discovery.deviations import expected, remarks
+from ddp_invariants.discovery.inherited import inherited, relatives
+from ddp_invariants.discovery.probe_case import probe_case, small_enough
+from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure, in_words
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
@@ -104,13 +106,22 @@ def of_ddp(
     probed = tuple(probes.all(lacking, base))
     buckets, shown = probes.sending(probed)
     driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
-    known = expected(ddp, str(described["torch"]), files)
-    reasons = {item.capability: str(item) for item in known}
+    torch = str(described["torch"])
+    known = expected(ddp, torch, files)
+    right = {item.capability for item in probed if item.standing is Standing.RIGHT}
+    reasons, mended = remarks(known, right)
+    kin = relatives(pool, ddp, how)
+    reasons |= inherited(pool, (ddp, kin), probes.scope, probed, torch, files)
     return Discovery(
         described,
         {},
         tuple(
-            replace(item, expected=reasons.get(item.capability, "")) for item in (*probed, *shown)
+            replace(
+                item,
+                expected=reasons.get(item.capability, ""),
+                words=mended.get(item.capability, item.words),
+            )
+            for item in (*probed, *shown)
         ),
         (),
         tuple(driven),
@@ -167,18 +178,6 @@ def _lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozen
     return lacking
 
 
-def _small_enough(case: TrainingCase, max_world_size: int) -> TrainingCase:
-    """Reduce a case to at most so many ranks.
-
-    Raises:
-        CaseError: Its contents need more ranks.
-    """
-    smaller = replace(case, world_size=min(case.world_size, max_world_size))
-    if smaller.ranks_needed > max_world_size:
-        raise CaseError(f"it needs {smaller.ranks_needed} ranks")
-    return smaller
-
-
 def _refusal(evidence: TrainingEvidence) -> str:
     """Return the exception raised on every rank; empty if the run did not end that way."""
     raised = [rank.raised for rank in evidence.ranks]
@@ -230,7 +229,7 @@ class _Probes:
         """
         scope = scope or self.scope
         evidence = self.pool.train(
-            scope.fit(_small_enough(case, scope.max_world_size)),
+            scope.fit(small_enough(case, scope.max_world_size)),
             self.ddp,
             patience=HUNG_PATIENCE if self.hung or hangs else None,
         )
@@ -245,7 +244,7 @@ class _Probes:
         broken = (
             base.incident is not None
             or bool(_refusal(base))
-            or first_failure(base, self.scope) != ""
+            or first_failure(base, self.scope) is not None
         )
         declared = self.scope.declared
         probed = []
@@ -371,16 +370,15 @@ class _Probes:
 
     def _probe(self, name: str, *, declared: bool) -> Probed:
         try:
-            case = _small_enough(TRAINING[name].probe, self.scope.max_world_size)
+            case, scope = probe_case(name, self.scope)
         except CaseError:
             return Probed(
                 name, Standing.UNKNOWN, "it needs more ranks than --max-world-size", declared
             )
-        scope = replace(self.scope, without=self.scope.without - {name})
-        if not TRAINING[name].present(scope.fit(case)):
+        if not TRAINING[name].present(case):
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
-        failure, refusal = first_failure(evidence, scope), _refusal(evidence)
+        failure, refusal = in_words(first_failure(evidence, scope)), _refusal(evidence)
         # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping
         # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):

@@ -17,6 +17,7 @@ from ddp_invariants.implementation.declarations import (
 from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.verdict import Failure
 
 
 class Standing(Enum):
@@ -169,17 +170,22 @@ class Discovery:
 
 def first_failure(
     evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
-) -> str:
-    """Return the first of some rules that a probe violates, in words."""
+) -> Failure | None:
+    """Return the first failure of some rules that a probe shows; None if they hold."""
     findings = judge(evidence, scope.declared, scope.sampler)
     return next(
         (
-            f"{rule}: {finding.failure.fact}"
+            finding.failure
             for rule, finding in findings.items()
             if finding.failure is not None and rule in rules and not scope.excluded(rule)
         ),
-        "",
+        None,
     )
+
+
+def in_words(failure: Failure | None) -> str:
+    """Return the rule and the fact of a failure; empty for none."""
+    return f"{failure.rule}: {failure.fact}" if failure is not None else ""
 
 
 def to_plain(discovery: Discovery) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.required import SAMPLING
-from ddp_invariants.discovery.result import Probed, Standing, first_failure
+from ddp_invariants.discovery.result import Probed, Standing, first_failure, in_words
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Sampler
@@ -98,7 +98,8 @@ def of_sampler(
         failure = first_failure(
             evidence, scope, _JUDGED.get(name, ("SHARD-1", "SHARD-2", "SHARD-3"))
         )
-        probed.append(Probed(name, Standing.WRONG if failure else Standing.RIGHT, failure, excused))
+        standing = Standing.WRONG if failure else Standing.RIGHT
+        probed.append(Probed(name, standing, in_words(failure), excused))
     return tuple(probed)
 
 

@@ -19,6 +19,9 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
     },
 }
 
+BUILT_ON = "built on"
+"""The key of a DDP's `driven` that lists the short names of the known wrappers within it."""
+
 ENTRY_POINTS = "ddp_invariants."
 """The prefix of the entry point groups `ddp_invariants.ddp` and `ddp_invariants.sampler`.
 

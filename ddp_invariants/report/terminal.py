@@ -239,6 +239,11 @@ def capabilities(discovery: Discovery) -> str:
             and not probe.declared
             and not (probe.expected and standing is Standing.WRONG)
         ]
+    lines += [
+        _field("right now", f"{probe.capability}: {probe.words}")
+        for probe in probed
+        if probe.standing is Standing.RIGHT and probe.words
+    ]
     for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
         names = [
             probe.capability

@@ -537,10 +537,21 @@ def test_a_deviation_is_of_one_implementation_and_some_versions() -> None:
     assert not deviation.is_of(static, "2.14.0")
 
 
+def test_a_shipped_deviation_that_a_later_torch_has_mended_is_a_note() -> None:
+    """A shipped deviation that no longer shows is told, and a user's own is expected all the same."""
+    shipped = expected(Ddp("torch"), "2.99.0")
+    own = replace(shipped[0], reason="another", capability="cast")
+    expects, mended = deviations.remarks([*shipped, own], {"retained", "cast"})
+    assert {"unfreeze", "assign", "cast"} <= expects.keys()
+    assert mended["retained"].startswith("no longer deviates, which was expected until ")
+    assert "another" in expects["cast"]
+
+
 def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
     """The DDP of torch is silently wrong where this is expected, and nowhere else."""
     discovery = discover(pool, Ddp("torch"), Sampler(), 4)
     assert discovery.stale() == []
+    assert not any("no longer deviates" in probe.words for probe in discovery.ddp_probes)
     wrong = {probe.capability for probe in discovery.ddp_probes if probe.standing is Standing.WRONG}
     assert wrong == {probe.capability for probe in discovery.ddp_probes if probe.expected}
     assert wrong == {"retained", "forward_only_quiet", "unfreeze", "cast", "assign"}

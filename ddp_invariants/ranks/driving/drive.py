@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.implementation.names import BUILT_ON
 from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS
 from ddp_invariants.ranks.driving.imports import required
+from ddp_invariants.ranks.driving.known import known_within
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.driving.ddp import Driver
@@ -238,6 +240,9 @@ class Drive:
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.driven["accumulation"] = self._accumulation(wrapped)
+        known = known_within(wrapped, self.driver.ddp.name)
+        if known:
+            self.driven[BUILT_ON] = ", ".join(known)
         if "join" in self.driver.methods or callable(getattr(wrapped, "join", None)):
             self.driven["uneven batches"] = "join()"
         if self.driver.call is not None and self.driver.call.cap is not None:
