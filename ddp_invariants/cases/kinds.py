@@ -25,6 +25,7 @@ LayerKind = Literal[
     "batch_norm",
     "dropout",
     "terms",
+    "extremes",
 ]
 
 Shape = tuple[int, ...]
@@ -153,6 +154,24 @@ KINDS: dict[LayerKind, Kind] = {
         parameters=lambda layer, width: {
             f"module.{number}": (width,) for number in range(layer.outputs)
         },
+    ),
+    "extremes": Kind(
+        buffers=lambda width: {
+            **dict.fromkeys(("total", "level", "code", "mask"), (width,)),
+            "steps": (),
+            **dict.fromkeys(("edges", "far"), (3,)),
+        },
+        buffer_dtypes={
+            "total": "int64",
+            "level": "int8",
+            "code": "uint8",
+            "mask": "bool",
+            "steps": "int32",
+            "edges": "float32",
+            "far": "float64",
+        },
+        passing=True,
+        trains=False,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),
 }

@@ -51,7 +51,8 @@ class Layer(Strict):
             by these. `dropout` multiplies each number by zero or two in training, as torch's
             default generator decides, and passes its input on in evaluation. `terms` adds up the
             products of its input with `outputs` vectors, each with a share of its own (`share`).
-            The vectors are named `module.0`, `module.1`, ….
+            The vectors are named `module.0`, `module.1`, …. `extremes` has buffers of seven dtypes and
+            no parameter; `cases.extremes` says which numbers they hold.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.
         bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.

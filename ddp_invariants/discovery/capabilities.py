@@ -184,6 +184,7 @@ _OWN: dict[str, Capability] = {
         lambda case: _dropped(case, *BUFFERS),
         replace(BASE, model=Model(4, (*FOUR, Layer("statistics")))),
     ),
+    "extremes": _kind("extremes"),
     "bias": _layers(
         lambda layer: layer.bias,
         lambda layer: replace(layer, bias=False),

@@ -12,6 +12,7 @@ import numpy as np
 
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.extremes import EXTREMES
 from ddp_invariants.export.layers import layer_line, sources
 
 
@@ -75,6 +76,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                         "seen": piece > 0,
                         "running_var": np.abs(piece),
                         "num_batches_tracked": np.trunc(np.abs(piece) * 8).astype(np.int64),
+                        **({name: EXTREMES[name](piece)} if name in EXTREMES else {}),
                     }
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)

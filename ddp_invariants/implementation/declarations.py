@@ -204,6 +204,7 @@ CAPABILITIES: dict[str, str] = {
     "strided": "parameters that are not contiguous",
     "channels_last": "4-d parameters in channels_last order",
     "buffers": "buffers: float, integer and bool",
+    "extremes": "buffers of seven dtypes, with numbers that few other formats hold",
     "bias": "parameters of one dimension",
     "float64": "float64 parameters",
     "embedding": "an embedding table, of which each sample uses one row",

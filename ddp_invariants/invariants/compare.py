@@ -79,14 +79,23 @@ def _bit_difference(
         .any(1)
     )
     first = int(np.argmax(differs))
-    expected, got = wanted.by_name[slot.name].ravel(), actual.by_name[slot.name].ravel()
+    got, expected = (
+        _exactly(bits[first * width : (first + 1) * width], tensors.by_name[slot.name], slot, first)
+        for tensors, bits in ((actual, bits_actual), (wanted, bits_wanted))
+    )
     return TensorDifference(
         slot.name,
         _place(slot),
-        f"{number(got[first])} at {slot.place(first)}, {owner} "
-        f"{number(expected[first])}; {int(differs.sum())} of {differs.size} {_counted(slot)} "
-        "differ",
+        f"{got} at {slot.place(first)}, {owner} {expected}; "
+        f"{int(differs.sum())} of {differs.size} {_counted(slot)} differ",
     )
+
+
+def _exactly(bits: bytes, values: FloatArray, slot: Slot, first: int) -> str:
+    """Return a number as text: integers with all digits, which float64 does not always have."""
+    if slot.dtype is not None and "int" in slot.dtype:
+        return str(int(np.frombuffer(bits, slot.dtype)[0]))
+    return number(values.ravel()[first])
 
 
 def _counted(slot: Slot) -> str:

@@ -12,7 +12,8 @@ _SMALL = st.integers(0, 7)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _BLOCKS = st.sampled_from(
-    ("",) * 20 + ("convolution", "norm", "attention", "transformer", "dropout", "batch_norm")
+    ("",) * 20
+    + ("convolution", "norm", "attention", "transformer", "dropout", "batch_norm", "extremes")
 )
 """Blocks of layers, drawn rarely: they cost more to judge, and little around them stays exact."""
 _EMBEDDINGS = st.sampled_from(("",) * 27 + ("dense", "sparse", "tied", "dense", "sparse"))
@@ -117,6 +118,7 @@ def models(
         layers += [
             *(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()),
             Layer("statistics"),
+            *((Layer("extremes"),) if draw(_ONE_IN_FOUR) else ()),
         ]
     return Model(inputs, tuple(layers))
 
@@ -240,13 +242,15 @@ def _with_embedding(
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
     """Return layers of a kind that needs a certain width, after a layer that makes this width."""
-    least = {"convolution": 4, "batch_norm": 4, "norm": 1, "dropout": 1}.get(name, 2)
+    least = {"convolution": 4, "batch_norm": 4, "norm": 1, "dropout": 1, "extremes": 1}.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
     if name == "convolution":
         return [*first, replace(convolution, outputs=width // 4)]
     if name == "dropout":
         return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
+    if name == "extremes":
+        return [Layer("extremes")]
     if name == "batch_norm":
         return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
