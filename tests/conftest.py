@@ -58,6 +58,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | 
     return Scheduler(config, log) if config.getvalue("dist") == "load" else None
 
 
+MODULES = ("starts", "bucketed", "timing", "strided", "buffers")
+"""The modules with planted faults of the reference."""
+
+
 def fault_of(name: str) -> str:
     """Return the file name of a planted fault of the reference, such as `path/to/timing.py:NoWait`.
 
@@ -66,11 +70,7 @@ def fault_of(name: str) -> str:
     if name in ("RaisesOnWrap", "TrainsACopy"):
         return str(HELPERS / "unjudged.py") + f":{name}"
     host = next(
-        (
-            entry.module
-            for entry in all_entries()
-            if entry.name == name and entry.module in ("starts", "bucketed", "timing", "strided")
-        ),
+        (entry.module for entry in all_entries() if entry.name == name and entry.module in MODULES),
         "bucketed",
     )
     return str(Path(faults.__path__[0]) / f"{host}.py:{name}")
