@@ -1,8 +1,10 @@
 """The commands compare and record: the gate of an upgrade."""
 
 import datetime as dt
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,8 @@ from ddp_invariants.session import option_texts
 if TYPE_CHECKING:
     from ddp_invariants.upgrades.accepted import Accepted
     from ddp_invariants.upgrades.baseline import Answer, Environment, Head
-    from ddp_invariants.upgrades.gate import Gated
+    from ddp_invariants.upgrades.outcome import Gated
+    from ddp_invariants.upgrades.progress import Event
 
 
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,6 +118,7 @@ class _Comparison:
     ) -> "tuple[Environment, Environment, Gated]":
         """Compare with another interpreter on drawn cases; return both sides and the result."""
         from ddp_invariants.upgrades import gate, question
+        from ddp_invariants.upgrades.sides import Sides
 
         there, here = gate.side(old), gate.side(self.new)
         with (
@@ -123,14 +127,45 @@ class _Comparison:
             Pool(before.addresses) as first,
             Pool(after.addresses) as second,
         ):
-            outcome = gate.Gate(first, second, self.ddp, self.sampler, self.max_world_size).run(
-                cases, seed, self.allowed
-            )
-            if self.scripts is not None:
+            sides = Sides(first, second, self.ddp, self.sampler, self.max_world_size)
+            with _shown(cases) as listen:
+                outcome = gate.Gate(sides, listen).run(cases, seed, self.allowed)
+            if self.scripts is not None and not outcome.interrupted:
                 outcome = question.write(
                     self.scripts, outcome, first, self.ddp, self.sampler, [old, self.new]
                 )
         return there, here, outcome
+
+
+@contextmanager
+def _shown(cases: int) -> "Iterator[Callable[[Event], None]]":
+    """Show the events of a comparison on standard error.
+
+    Args:
+        cases: The number of cases to draw.
+
+    Yields:
+        A function that takes an event. A terminal gets a bar, too.
+    """
+    # Imported here: only a comparison shows progress.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ddp_invariants.upgrades.progress import Ran, Tried
+
+    screen = Console(stderr=True, highlight=False, markup=False)
+    with Progress(console=screen, disable=not screen.is_terminal) as progress:
+        bar = progress.add_task("comparing", total=cases)
+
+        def listen(event: "Event") -> None:
+            if isinstance(event, Ran):
+                progress.update(bar, completed=event.cases, description="comparing")
+            elif isinstance(event, Tried):
+                progress.update(bar, description=f"shrinking, {event.runs} of {event.of} runs")
+            elif line := upgrade.event(event):
+                screen.print(line, soft_wrap=True)
+
+        yield listen
 
 
 @click.command(
@@ -205,7 +240,9 @@ def compare(
     """Compare training under two Python environments, before an upgrade of torch or of your code.
 
     The command runs the same cases under both interpreters, and reports each kind of difference once,
-    with the smallest case that shows it. With --baseline the cases are those in the file.
+    with the smallest case that shows it. With --baseline the cases are those in the file. Each
+    difference is printed on standard error as soon as it shows. An interrupt prints all results so
+    far.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
@@ -220,6 +257,8 @@ def compare(
         ddp, sampler = named(options)
         if scripts is not None:  # Done first, before the long run, because it may fail.
             scripts.mkdir(parents=True, exist_ok=True)
+        # A time limit ends a command by SIGTERM. All that is known by then is printed, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         asked = _Comparison(ddp, sampler, new, max_world_size, allowed, scripts)
         there, here, outcome = (
             asked.with_baseline(baseline)

@@ -20,7 +20,7 @@ from ddp_invariants.search.ledger import Ledger
 if TYPE_CHECKING:
     from ddp_invariants.report.certificate.certificate import Certificate
     from ddp_invariants.upgrades.baseline import Environment, Head
-    from ddp_invariants.upgrades.gate import Gated
+    from ddp_invariants.upgrades.outcome import Gated
 
 
 def discovery(discovered: Discovery) -> dict[str, Any]:
@@ -144,10 +144,15 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> di
         "old": sides[0],
         "new": sides[1],
         "cases": outcome.cases,
+        "simulated": outcome.simulated,
         "status": outcome.status,
+        "interrupted": outcome.interrupted,
         "found": rows,
         "pace": outcome.pace,
         "stale": [gated.change for gated in outcome.stale],
+        "unreal": [
+            {"name": name, "case": json.loads(to_json(case))} for name, case in outcome.unreal
+        ],
     }
 
 

@@ -3,12 +3,16 @@
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import describe
+from ddp_invariants.errors import INTERRUPTED
 from ddp_invariants.search.messages import labelled
+from ddp_invariants.upgrades.outcome import REPEATS
+from ddp_invariants.upgrades.progress import Found, Shrunk
 
 if TYPE_CHECKING:
     from ddp_invariants.upgrades.baseline import Environment
-    from ddp_invariants.upgrades.gate import Gated
+    from ddp_invariants.upgrades.outcome import Gated
     from ddp_invariants.upgrades.pace import Ratio
+    from ddp_invariants.upgrades.progress import Event
 
 _KINDS = {
     "rule": "rules",
@@ -23,7 +27,7 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> st
     lines = [
         f"old  {sides[0]} ({sides[0].python})",
         f"new  {sides[1]} ({sides[1].python})",
-        f"{outcome.cases:,} cases on both, and more to shrink the differences",
+        f"{outcome.cases:,} cases on both ({outcome.simulated:,} simulated), and more to shrink",
     ]
     for kind, title in _KINDS.items():
         changes = [change for change in outcome.differences if change.difference.kind == kind]
@@ -55,12 +59,32 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> st
     lines += [
         "",
         *(
+            f"not judged, because the simulation alone shows it: {name}: {describe(case)}"
+            for name, case in outcome.unreal
+        ),
+        *(
             f"accepted but not seen: {change.change!r}; remove it from the file"
             for change in outcome.stale
         ),
     ]
     lines.append(_OUTCOMES[outcome.status])
     return "\n".join(lines)
+
+
+def event(happened: "Event") -> str:
+    """Return an event of a comparison as a line; empty if it is only progress."""
+    match happened:
+        case Found(difference, None, _):
+            return f"{difference.name}: {difference.where}: {difference.old} -> {difference.new}"
+        case Found(difference, _, cases):
+            return (
+                f"{difference.name}, in case {cases}: {difference.old} -> {difference.new}; "
+                "simpler cases follow"
+            )
+        case Shrunk(entry):
+            case = "" if entry.case is None else f" in {describe(entry.case)}"
+            return f"{entry.difference.name}: seen again in {entry.seen} of {REPEATS} runs{case}"
+    return ""
 
 
 def _ratio_line(ratio: "Ratio") -> str:
@@ -79,4 +103,5 @@ _OUTCOMES = {
     0: "SAME: no judged value changed",
     1: "CHANGED: some changes are not accepted",
     2: "INCONCLUSIVE: a difference was seen once, and not again",
+    INTERRUPTED: "INTERRUPTED: this is what was known by then",
 }

@@ -6,38 +6,32 @@ Each sort of difference is shrunk to its smallest case.
 import hashlib
 import json
 import subprocess
-from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.case import Case
 from ddp_invariants.cases.shrink import simpler
-from ddp_invariants.discovery.probe import discover
-from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import HarnessError
-from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.processes.pool import Pool
 from ddp_invariants.search.search import Asked, independent
 from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.upgrades.accepted import Accepted
-from ddp_invariants.upgrades.baseline import Answer, Environment
-from ddp_invariants.upgrades.comparison import (
-    Offer,
-    before_any_case,
-    compared,
-    warnings_of,
-)
+from ddp_invariants.upgrades.baseline import Environment
+from ddp_invariants.upgrades.comparison import compared
 from ddp_invariants.upgrades.difference import Difference
-from ddp_invariants.upgrades.pace import Cost, Ratio, cost, ratios
+from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
+from ddp_invariants.upgrades.pace import Cost, ratios
+from ddp_invariants.upgrades.progress import Event, Found, Ran, Shrunk, Tried
+from ddp_invariants.upgrades.sides import Pair, Sides
 
 SHRINK_RUNS = 150
 """Largest number of cases run on both sides to shrink the case of a new sort of difference."""
-REPEATS = 3
-"""Number of repeated runs of a smallest case on both sides."""
+SHRINK_HANGS = 6
+"""Real runs among them that may hang: each costs a deadline."""
 NEEDED = """
 import json, platform, sys
 import numpy, torch
@@ -80,117 +74,32 @@ def side(python: str) -> Environment:
     return environment
 
 
-@dataclass(frozen=True)
-class ShrunkDifference:
-    """A sort of difference, and the smallest case that shows it.
-
-    Attributes:
-        difference: The difference in that case.
-        case: The case; None if the difference shows before any case is run.
-        seen: Number of the `REPEATS` repeated runs that showed the difference again.
-        accepted: The reason for accepting it; empty if it is not accepted.
-        script: The script that shows it, or the reason why there is none; empty if none was
-            requested.
-    """
-
-    difference: Difference
-    case: Case | None
-    seen: int = REPEATS
-    accepted: str = ""
-    script: str = ""
-
-    @property
-    def counts(self) -> bool:
-        """True if the difference closes the gate.
-
-        Rounding is reported and never judged; a difference that does not repeat is not judged
-        either.
-        """
-        return self.difference.kind != "rounding" and not self.accepted and self.seen == REPEATS
-
-    @property
-    def state(self) -> str:
-        """The note beside the difference; empty if it is a plain change."""
-        if self.accepted:
-            return f"accepted: {self.accepted}"
-        return "" if self.seen == REPEATS else f"seen again in {self.seen} of {REPEATS} runs"
-
-
-@dataclass(frozen=True)
-class Gated:
-    """The result of a comparison.
-
-    Attributes:
-        differences: Every sort of difference.
-        cases: Number of cases run on both sides.
-        stale: Accepted changes that do not show.
-        pace: Speed and memory ratios of both sides; empty if one side is a baseline file.
-    """
-
-    differences: tuple[ShrunkDifference, ...]
-    cases: int
-    stale: tuple[Accepted, ...] = ()
-    pace: tuple[Ratio, ...] = ()
-
-    @property
-    def status(self) -> int:
-        """The exit status: 0 same, 1 changed beyond the accepted changes, 2 inconclusive.
-
-        Inconclusive means that a difference was seen once and not in every repeated run.
-        """
-        if any(entry.counts for entry in self.differences):
-            return 1
-        return 2 if any(entry.seen < REPEATS for entry in self.differences) else 0
-
-
 class Gate:
     """Two sides, with the implementation under test on both.
 
     Args:
-        old: Ranks under one interpreter.
-        new: Ranks under the other.
-        ddp: The DDP.
-        sampler: The sampler.
-        max_world_size: Largest W.
+        sides: The sides.
+        listen: A function that the gate calls with each event (`progress`), as soon as it occurs.
     """
 
-    def __init__(
-        self, old: Pool, new: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int
-    ) -> None:
-        self.pools, self.ddp, self.sampler = (old, new), ddp, sampler
-        sides = [discovered_side(pool, ddp, sampler, max_world_size) for pool in self.pools]
-        scopes = [side.scope(max_world_size) for side in sides]
-        self.scope = Scope(
-            max_world_size,
-            scopes[0].without | scopes[1].without,
-            scopes[0].declared,
-            scopes[0].sampler,
-        )
-        self.at_once = before_any_case(*(offer_of(side) for side in sides))
-        self._turn = 0
-        self._warned: tuple[dict[str, Case], dict[str, Case]] = {}, {}
+    def __init__(self, sides: Sides, listen: Callable[[Event], None] = lambda _: None) -> None:
+        self.sides, self._listen = sides, listen
+        self._unreal: dict[str, Case] = {}
 
-    def answers(self, case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
-        """Run a case on both sides.
+    def differences(
+        self, case: Case, *, fresh: bool = False, real: bool = True
+    ) -> list[Difference]:
+        """Run a case on both sides, and compare.
 
-        The sides take turns to run first, so that neither always finds the machine warm.
+        Args:
+            case: The case.
+            fresh: Run it in new processes.
+            real: Run it over the real backend, even if it can be simulated.
         """
-        self._turn ^= 1
-        by_side = {
-            side: answer_of(self.pools[side], case, self.ddp, self.sampler, fresh=fresh)
-            for side in (self._turn, 1 - self._turn)
-        }
-        for side, answer in by_side.items():
-            for title in warnings_of(answer):
-                self._warned[side].setdefault(title, case)
-        return by_side[0], by_side[1]
-
-    def differences(self, case: Case, *, fresh: bool = False) -> list[Difference]:
-        """Run a case on both sides, in new processes if requested, and compare."""
-        return compared(*self.answers(case, fresh=fresh), self.scope.declared, self.scope.sampler)
+        return self._compared(self.sides.answers(case, fresh=fresh, real=real))
 
     def run(self, count: int, number: int, allowed: Sequence[Accepted] = ()) -> Gated:
-        """Search for every sort of difference.
+        """Search for every sort of difference. An interrupt ends the search, and loses nothing.
 
         Args:
             count: Number of cases to draw in all.
@@ -203,40 +112,85 @@ class Gate:
         why = {change.change: change.reason for change in allowed}
         entries = [
             ShrunkDifference(difference, None, accepted=why.get(difference.name, ""))
-            for difference in self.at_once
+            for difference in self.sides.at_once
         ]
-        drawn, rounds, costs = 0, 0, list[tuple[Cost, Cost]]()
+        for entry in entries:
+            self._listen(Found(entry.difference, None, 0))
+        costs: list[tuple[Cost, Cost]] = []
+        try:
+            self._search(count, number, entries, why, costs)
+            entries += self._only_warned({entry.difference.name for entry in entries}, why)
+            interrupted = False
+        except KeyboardInterrupt:
+            interrupted = True
+        ran = self.sides.ran
+        return replace(
+            gated(entries, ran.total(), () if interrupted else allowed),
+            pace=tuple(ratios(costs)),
+            simulated=ran["simulated"],
+            unreal=tuple(self._unreal.items()),
+            interrupted=interrupted,
+        )
+
+    def _search(
+        self,
+        count: int,
+        number: int,
+        entries: list[ShrunkDifference],
+        why: dict[str, str],
+        costs: list[tuple[Cost, Cost]],
+    ) -> None:
+        """Draw cases and compare both sides on each.
+
+        Args:
+            count: Number of cases to draw in all.
+            number: The seed.
+            entries: The known sorts; receives each new sort at once, before it is shrunk.
+            why: The reasons of the accepted changes, by name.
+            costs: Receives the costs of each real case.
+        """
+        drawn, rounds = 0, 0
         while drawn < count:
             known, seen = {entry.difference.name for entry in entries}, 0
-            for case in drawn_cases(self.scope, count - drawn, f"{number}/{rounds}"):
+            for case in drawn_cases(self.sides.scope, count - drawn, f"{number}/{rounds}"):
                 seen += 1
-                answers = self.answers(case)
-                spent = [cost(answer) for answer in answers]
-                costs += (
-                    [(spent[0], spent[1])] if spent[0] is not None and spent[1] is not None else []
-                )
-                another = self._another(
-                    case, compared(*answers, self.scope.declared, self.scope.sampler), known
-                )
+                pair = self.sides.answers(case, counted=True)
+                costs += [] if pair.simulated else pair.costs()
+                self._listen(Ran(drawn + seen, count))
+                another = self._another(case, pair, known)
+                for difference in another:
+                    self._listen(Found(difference, case, drawn + seen))
+                    # Entered before it is shrunk: an interrupt loses no difference.
+                    entries.append(ShrunkDifference(difference, case, 0))
+                    entries[-1] = self._shrunk(case, difference, why, simulated=pair.simulated)
+                    self._listen(Shrunk(entries[-1]))
                 if another:
-                    entries += [self._shrunk(case, difference, why) for difference in another]
                     break
             drawn, rounds = drawn + max(seen, 1), rounds + 1
-        entries += self._only_warned({entry.difference.name for entry in entries}, why)
-        return replace(gated(entries, min(drawn, count), allowed), pace=tuple(ratios(costs)))
 
-    def _another(
-        self, case: Case, differences: Sequence[Difference], known: Container[str]
-    ) -> list[Difference]:
+    def _compared(self, pair: Pair) -> list[Difference]:
+        scope = self.sides.scope
+        return compared(pair.old, pair.new, scope.declared, scope.sampler)
+
+    def _another(self, case: Case, pair: Pair, known: Container[str]) -> list[Difference]:
         """Return the differences of new sorts.
 
-        A difference that may move to another case must also show in new processes.
+        A simulated difference must also show over the real backend, and a difference that may move
+        to another case must also show in new processes.
         """
         fresh = {
             difference.name: difference
-            for difference in differences[::-1]
-            if difference.name not in known
+            for difference in self._compared(pair)[::-1]
+            if difference.name not in known and difference.name not in self._unreal
         }
+        if fresh and pair.simulated:
+            real = {difference.name: difference for difference in self.differences(case)}
+            self._unreal |= {
+                name: case
+                for name, difference in fresh.items()
+                if name not in real and not difference.moves
+            }
+            fresh = {name: each for name, each in real.items() if name not in known}
         if any(difference.moves for difference in fresh.values()):
             alone = {
                 difference.name: difference for difference in self.differences(case, fresh=True)
@@ -251,10 +205,10 @@ class Gate:
     def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[ShrunkDifference]:
         """Return the warnings that only one side gave, if no drawn case has reported them."""
         entries: list[ShrunkDifference] = []
-        for warned, opposite in (self._warned, self._warned[::-1]):
+        for warned, opposite in (self.sides.warned, self.sides.warned[::-1]):
             for title, case in warned.items():
                 if title not in opposite:
-                    again = self._another(case, self.differences(case, fresh=True), known)
+                    again = self._another(case, self.sides.answers(case, fresh=True), known)
                     entries += [
                         self._shrunk(case, difference, why)
                         for difference in again
@@ -262,58 +216,44 @@ class Gate:
                     ]
         return entries
 
-    def _shrunk(self, case: Case, difference: Difference, why: dict[str, str]) -> ShrunkDifference:
-        """Return a sort of difference with the smallest case that still shows it."""
-        runs, smaller, name = 0, True, difference.name
-        while smaller and runs < SHRINK_RUNS:
-            smaller = False
-            for candidate in simpler(case):
-                runs += 1
-                if any(
-                    shown.name == name
-                    for shown in self.differences(candidate, fresh=difference.moves)
-                ):
-                    case, smaller = candidate, True
-                    break
-                if runs >= SHRINK_RUNS:
-                    break
-        again = [
-            next(
-                (
-                    shown
-                    for shown in self.differences(case, fresh=difference.moves)
-                    if shown.name == name
-                ),
-                None,
-            )
-            for _ in range(REPEATS)
-        ]
-        repeated = [shown for shown in again if shown is not None]
+    def _shrunk(
+        self, case: Case, difference: Difference, why: dict[str, str], *, simulated: bool = False
+    ) -> ShrunkDifference:
+        """Return a sort of difference with the smallest case that still shows it.
+
+        A simulated case costs less, so simpler cases run there first; the repeated runs are real.
+        """
+        smallest = self._smallest(case, difference, real=not simulated)
+        again = self._again(smallest, difference)
+        if simulated and len(again) < REPEATS:
+            smallest = self._smallest(case, difference, real=True)
+            again = self._again(smallest, difference)
         return ShrunkDifference(
-            repeated[0] if repeated else difference, case, len(repeated), why.get(name, "")
+            again[0] if again else difference, smallest, len(again), why.get(difference.name, "")
         )
 
+    def _again(self, case: Case, difference: Difference) -> list[Difference]:
+        """Return a sort of difference as the repeated real runs of a case show it."""
+        runs = (self.differences(case, fresh=difference.moves) for _ in range(REPEATS))
+        shown = (next((each for each in run if each.name == difference.name), None) for run in runs)
+        return [each for each in shown if each is not None]
 
-def discovered_side(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
-    """Return the probed implementation, and give the pool new ranks.
-
-    A warning that is given once per process must not be lost in a probe.
-    """
-    discovery = discover(pool, ddp, sampler, max_world_size)
-    pool.anew()
-    return discovery
-
-
-def offer_of(discovery: Discovery) -> Offer:
-    """Return the facts known of a side before any case is run."""
-    return Offer(
-        dict(discovery.ddp),
-        dict(discovery.sampler),
-        {
-            probe.capability: (probe.standing.value, probe.words[:300])
-            for probe in (*discovery.ddp_probes, *discovery.sampler_probes)
-        },
-    )
+    def _smallest(self, case: Case, difference: Difference, *, real: bool) -> Case:
+        """Return the smallest case seen to show a sort of difference."""
+        runs, hangs, smaller = 0, 0, True
+        while smaller:
+            smaller = False
+            for candidate in simpler(case):
+                if runs == SHRINK_RUNS or hangs == SHRINK_HANGS:
+                    return case
+                runs += 1
+                self._listen(Tried(difference, runs, SHRINK_RUNS))
+                pair = self.sides.answers(candidate, fresh=difference.moves, real=real)
+                hangs += pair.hung and not pair.simulated
+                if any(shown.name == difference.name for shown in self._compared(pair)):
+                    case, smaller = candidate, True
+                    break
+        return case
 
 
 def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
@@ -353,20 +293,3 @@ def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
 
     property_()
     return drawn
-
-
-def gated(entries: Sequence[ShrunkDifference], cases: int, allowed: Sequence[Accepted]) -> Gated:
-    """Return the result of a comparison, with the accepted changes that did not show."""
-    names = {entry.difference.name for entry in entries}
-    return Gated(
-        tuple(entries), cases, tuple(change for change in allowed if change.change not in names)
-    )
-
-
-def answer_of(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:
-    """Run a case on one side, and return its evidence."""
-    return (
-        pool.train(case, ddp, fresh=fresh)
-        if isinstance(case, TrainingCase)
-        else pool.shards(case, sampler, fresh=fresh)
-    )

@@ -24,7 +24,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.upgrades.difference import Difference, steady
-from ddp_invariants.upgrades.gate import Gated
+from ddp_invariants.upgrades.outcome import Gated
 
 _EVERYTHING = ("start", "loss", "reduced", "updated", "state", "buffers")
 _TRAINING_PARTS: dict[str, tuple[str, ...]] = {

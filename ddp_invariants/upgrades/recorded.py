@@ -13,16 +13,9 @@ from ddp_invariants.upgrades.accepted import Accepted
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import before_any_case, compared, warnings_of
 from ddp_invariants.upgrades.difference import Difference
-from ddp_invariants.upgrades.gate import (
-    REPEATS,
-    Gated,
-    ShrunkDifference,
-    answer_of,
-    discovered_side,
-    drawn_cases,
-    gated,
-    offer_of,
-)
+from ddp_invariants.upgrades.gate import drawn_cases
+from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
+from ddp_invariants.upgrades.sides import answer_of, discovered_side, offer_of
 
 
 def record(

@@ -29,7 +29,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
 from ddp_invariants.cli import compare, main
 from ddp_invariants.discovery.result import Discovery
-from ddp_invariants.errors import BaselineError, DeviationError, HarnessError
+from ddp_invariants.errors import INTERRUPTED, BaselineError, DeviationError, HarnessError
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.hosts import Hosts
@@ -43,13 +43,15 @@ from ddp_invariants.records.evidence import (
 )
 from ddp_invariants.report import upgrade
 from ddp_invariants.situations.between_steps import Actions
-from ddp_invariants.upgrades import baseline, comparison, gate, recorded
+from ddp_invariants.upgrades import baseline, comparison, gate, outcome, recorded, sides
 from ddp_invariants.upgrades.accepted import Accepted, accepted_changes
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import Offer, before_any_case, described
 from ddp_invariants.upgrades.difference import Difference, steady
-from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
+from ddp_invariants.upgrades.outcome import Gated, ShrunkDifference
 from ddp_invariants.upgrades.pace import Cost, cost, ratios
+from ddp_invariants.upgrades.progress import Event, Found, Tried
+from ddp_invariants.upgrades.sides import Pair, Sides
 
 FACTOR = "layers.4.factor"
 ACCEPTED = """
@@ -158,7 +160,7 @@ def test_each_warning_is_a_sort_of_its_own() -> None:
 @pytest.fixture
 def known(discovered: Discover, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the gate reuse the probes of other tests, and probe only what none has probed."""
-    monkeypatch.setattr(gate, "discover", discovered)
+    monkeypatch.setattr(sides, "discover", discovered)
 
 
 ONCE = '''
@@ -191,27 +193,27 @@ def test_a_warning_given_once_a_process_is_asked_of_new_ones(
     repetition in fresh processes shows the difference.
     """
     (tmp_path / "warns.py").write_text(ONCE, encoding="utf-8")
-    sides = gate.Gate(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
-    assert sides.run(12, 0).differences == ()
-    answers = sides.answers
+    both = Sides(pool, pool, Ddp(f"{tmp_path}/warns.py:Warns"), Sampler(), 2)
+    assert gate.Gate(both).run(12, 0).differences == ()
+    answers = both.answers
 
-    def silent_before(case: Case, *, fresh: bool = False) -> tuple[Answer, Answer]:
-        monkeypatch.setattr(sides, "_turn", 0)  # The new side runs first, and gives the warning.
-        old, new = answers(case, fresh=fresh)
-        if isinstance(old, ShardEvidence):
-            return old, new
+    def silent_before(case: Case, **options: bool) -> Pair:
+        monkeypatch.setattr(both, "_turn", 0)  # The new side runs first, and gives the warning.
+        pair = answers(case, **options)
+        if isinstance(pair.old, ShardEvidence):
+            return pair
         ranks = [
             replace(rank, warned=[words for words in rank.warned if "only once" not in words])
-            for rank in old.ranks
+            for rank in pair.old.ranks
         ]
-        return replace(old, ranks=tuple(ranks)), new
+        return pair._replace(old=replace(pair.old, ranks=tuple(ranks)))
 
-    monkeypatch.setattr(sides, "answers", silent_before)
+    monkeypatch.setattr(both, "answers", silent_before)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 5)
     pool.anew()
-    results = sides.run(12, 0).differences
+    results = gate.Gate(both).run(12, 0).differences
     assert [(result.difference.name, result.seen) for result in results] == [
-        ("discrete: warning UserWarning: only once", gate.REPEATS)
+        ("discrete: warning UserWarning: only once", outcome.REPEATS)
     ]
 
 
@@ -224,16 +226,76 @@ def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(
     The gate compares the warnings of all cases at the end. A warning that both sides gave, in
     different cases, is no difference.
     """
-    sides = gate.Gate(pool, pool, Ddp(), Sampler(), 2)
+    both = Sides(pool, pool, Ddp(), Sampler(), 2)
+    compares = gate.Gate(both)
     difference = Difference("discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so")
-    sides._warned[1][difference.subject] = CASE
-    assert sides._only_warned(set(), {}) == []
-    monkeypatch.setattr(
-        sides, "differences", lambda _case, *, fresh=False: [difference] if fresh else []
+    both.warned[1][difference.subject] = CASE
+    assert compares._only_warned(set(), {}) == []
+    monkeypatch.setattr(compares, "_compared", lambda _pair: [difference])
+    assert [result.difference for result in compares._only_warned(set(), {})] == [difference]
+    both.warned[0][difference.subject] = CASE
+    assert compares._only_warned(set(), {}) == []
+
+
+def _unsent(answer: Answer) -> Answer:
+    """Return an answer in which the ranks of a training case send no collective."""
+    if isinstance(answer, ShardEvidence):
+        return answer
+    return replace(answer, ranks=tuple(replace(rank, sent=[[]]) for rank in answer.ranks))
+
+
+@pytest.mark.usefixtures("known")
+def test_a_difference_of_the_simulation_alone_is_not_judged(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference counts once real ranks show it; otherwise it is listed with its case.
+
+    The simulated new side loses its collectives; the real one sends them.
+    """
+    both = Sides(pool, pool, Ddp(), Sampler(), 2)
+    simulated = both._simulated
+
+    def silent(case: Case) -> Pair | None:
+        pair = simulated(case)
+        return pair and pair._replace(new=_unsent(pair.new))
+
+    monkeypatch.setattr(both, "_simulated", silent)
+    outcome = gate.Gate(both).run(30, 0)
+    assert outcome.differences == ()
+    assert outcome.status == 0
+    assert "discrete: collectives" in [name for name, _ in outcome.unreal]
+    assert 0 < outcome.simulated < outcome.cases == 30
+    assert "because the simulation alone shows it: discrete: collectives" in upgrade.comparison(
+        (HEAD.environment, HEAD.environment), outcome
     )
-    assert [result.difference for result in sides._only_warned(set(), {})] == [difference]
-    sides._warned[0][difference.subject] = CASE
-    assert sides._only_warned(set(), {}) == []
+
+
+@pytest.mark.usefixtures("known")
+def test_an_interrupt_loses_no_difference(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A difference is told when it shows, and an interrupt while it is shrunk keeps it."""
+    both = Sides(pool, pool, Ddp(), Sampler(), 2)
+    answers = both.answers
+    monkeypatch.setattr(
+        both,
+        "answers",
+        lambda case, **options: (pair := answers(case, **options))._replace(new=_unsent(pair.new)),
+    )
+    told: list[Event] = []
+
+    def listen(event: Event) -> None:
+        told.append(event)
+        if isinstance(event, Tried):
+            raise KeyboardInterrupt
+
+    outcome = gate.Gate(both, listen).run(30, 0)
+    assert outcome.status == INTERRUPTED
+    entry = outcome.differences[-1]
+    assert entry.difference == next(each for each in told if isinstance(each, Found)).difference
+    assert entry.seen == 0
+    assert "simpler cases follow" in "".join(map(upgrade.event, told))
+    text = upgrade.comparison((HEAD.environment, HEAD.environment), outcome)
+    assert entry.difference.name in text
+    assert text.endswith("INTERRUPTED: this is what was known by then")
 
 
 def test_speed_and_memory_are_ratios_from_the_same_run() -> None:
@@ -527,7 +589,7 @@ def command(interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch) -> Comm
 
     monkeypatch.setattr(compare, "Hosts", interpreters.hosts)
     monkeypatch.setattr(gate, "side", interpreters.side)
-    monkeypatch.setattr(gate, "discover", discover)
+    monkeypatch.setattr(sides, "discover", discover)
     monkeypatch.setattr(gate, "SHRINK_RUNS", 20)
     return given
 

@@ -24,7 +24,7 @@ from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.upgrades import question
 from ddp_invariants.upgrades.difference import Difference
-from ddp_invariants.upgrades.gate import Gated, ShrunkDifference
+from ddp_invariants.upgrades.outcome import Gated, ShrunkDifference
 
 SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)))
 RICH = replace(

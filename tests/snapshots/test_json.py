@@ -17,7 +17,7 @@ from ddp_invariants.report.certificate.certificate import to_json
 from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.upgrades.baseline import Environment, Head
 from ddp_invariants.upgrades.comparison import Offer
-from ddp_invariants.upgrades.gate import Gated
+from ddp_invariants.upgrades.outcome import Gated
 
 
 def printed(*words: str, status: int = 0) -> Any:
