@@ -184,3 +184,58 @@ def first_group_only(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module
 
 
 first_group_only.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it
+
+
+def _averages_before_steps(optimizer: Optimizer) -> None:
+    """Average the gradients of all groups before each step."""
+
+    def average(*_: object) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    whole = parameter.grad.contiguous().clone()
+                    dist.all_reduce(whole)
+                    parameter.grad.copy_(whole / dist.get_world_size())
+
+    optimizer.register_step_pre_hook(average)
+
+
+def makes_the_groups_anew(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Right: the wrapper makes the optimizer anew, with all groups and their options."""
+    broadcast([*module.parameters(), *module.buffers()])
+    make: Any = type(optimizer)
+    anew = make([dict(group) for group in optimizer.param_groups])
+    _averages_before_steps(anew)
+    return module, anew
+
+
+def makes_one_group(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """In the optimizer that the wrapper makes anew, all parameters are in the first group
+    (no public incident found).
+
+    PARAM-3: options of parameter group 0.
+    """
+    broadcast([*module.parameters(), *module.buffers()])
+    first, *others = optimizer.param_groups
+    parameters = [*first["params"], *(each for group in others for each in group["params"])]
+    make: Any = type(optimizer)
+    anew = make([{**first, "params": parameters}])
+    _averages_before_steps(anew)
+    return module, anew
+
+
+def decays_all_alike(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Every group gets the weight decay of the optimizer's defaults, and keeps its learning rate
+    (no public incident found).
+
+    PARAM-3.
+    """
+    broadcast([*module.parameters(), *module.buffers()])
+    for group in optimizer.param_groups:
+        group["weight_decay"] = optimizer.defaults["weight_decay"]
+    _averages_before_steps(optimizer)
+    return module, optimizer
+
+
+for _wrap in (makes_the_groups_anew, makes_one_group, decays_all_alike):
+    _wrap.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it

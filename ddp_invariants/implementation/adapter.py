@@ -41,6 +41,8 @@ class Context:
         optimizer_arguments: Its keyword arguments, the learning rate among them.
         device: The `torch.device` of the replica and its batches. It is the current device of this
             process.
+        groups: A function that puts parameters into groups with options of their own; None for one
+            group.
     """
 
     rank: int
@@ -52,10 +54,15 @@ class Context:
     optimizer_class: Any
     optimizer_arguments: Mapping[str, Any]
     device: Any
+    groups: Any = None
 
     def optimizer(self, parameters: Iterable[Any]) -> Any:
         """Make the case's optimizer over some parameters."""
-        return self.optimizer_class(parameters, **self.optimizer_arguments)
+        return self.optimizer_class(self.grouped(parameters), **self.optimizer_arguments)
+
+    def grouped(self, parameters: Iterable[Any]) -> Iterable[Any]:
+        """Return parameters as an optimizer takes them: in the case's groups, if there are any."""
+        return parameters if self.groups is None else self.groups(parameters)
 
 
 class Adapter(Protocol):

@@ -327,12 +327,9 @@ class ExpectedValues:
         """Return the parameters after the optimizer's step; shape (P,)."""
         if self.case.clip is not None:
             gradient = balls.clipped(gradient, self.case.clip, form)
-        plan = self.recorded.cases[step].optimizer
         start = Ball(start_P, np.zeros_like(start_P), balls.quantum_of(start_P))
         if not self.declared.main:
-            return self.recorded.loaded_optimization.step(
-                plan, start, gradient, form, left_out_P, entries
-            )
+            return self._stepped(step, start, gradient, form, left_out_P, entries)
         # The ranks hold the rounded main copy. The main copy itself lies within one rounding of the
         # held values, before the step and after it.
         main = ROUNDOFF[self.declared.main]
@@ -340,14 +337,31 @@ class ExpectedValues:
         held_P = np.where(lower_P, form.roundoff, 0.0)
         start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
         copied = replace(form, roundoff=np.minimum(form.roundoff, main))
-        updated = self.recorded.loaded_optimization.step(
-            plan, start, gradient, copied, left_out_P, entries
-        )
+        updated = self._stepped(step, start, gradient, copied, left_out_P, entries)
         return Ball(
             updated.centre,
             updated.radius + held_P * updated.most,
             np.where(lower_P, 0.0, updated.quantum),
         )
+
+    def _stepped(
+        self,
+        step: int,
+        start: Ball,
+        gradient: Ball,
+        form: balls.Format,
+        left_out_P: NDArray[np.bool_] | None,
+        entries: Entries | None,
+    ) -> Ball:
+        """Return the result of the optimizer's step, with the options of each group."""
+        recorded, optimization = self.recorded, self.recorded.loaded_optimization
+        plans = recorded.plans(step)
+        if len(plans) == 1:
+            return optimization.step(plans[0], start, gradient, form, left_out_P, entries)
+        layout = recorded.layout(step)
+        numbers = [recorded.group_of(slot.name) for slot in layout.slots]
+        group_P = np.repeat(numbers, layout.sizes)
+        return optimization.step_groups(plans, group_P, start, gradient, form, left_out_P, entries)
 
 
 def _skipped(start_P: FloatArray, gradient: Ball, micro_steps: int) -> Truth:

@@ -18,6 +18,7 @@ from ddp_invariants.invariants.scaling import (
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.group_options import GROUPED, GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
 
 _SOURCE = "what follows from equal states and equal gradients with equal optimizers"
@@ -128,10 +129,17 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         "a fused step",
         "gradients clipped",
         "a scheduled learning rate",
+        GROUPED,
     ),
     source=_SOURCE,
     draws=Draws(
-        world_sizes=ANY_WORLD, least_steps=2, clipped=True, scheduled=True, scaled=8, autocast=8
+        world_sizes=ANY_WORLD,
+        least_steps=2,
+        clipped=True,
+        scheduled=True,
+        grouped=True,
+        scaled=8,
+        autocast=8,
     ),
     excluded=(LOSSY,),
     after="PARAM-2",
@@ -149,6 +157,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "weight decay": plan.weight_decay > 0,
         "gradients clipped": view.case.clip is not None,
         "a scheduled learning rate": view.case.get(RateSchedule) is not None,
+        GROUPED: view.case.get(GroupOptions) is not None,
         TWO_RANKS: view.case.world_size > 1,
     }
     for step in view.steps("updated"):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST, FloatArray
+from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.oracle import balls
@@ -20,6 +21,7 @@ from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.oracle.optimizer import Optimization
 from ddp_invariants.records.evidence import Incident, Layout, Moment, Tensors, TrainingEvidence
+from ddp_invariants.situations.group_options import GroupOptions
 
 
 class RecordedTraining:
@@ -277,6 +279,22 @@ class RecordedTraining:
     def cases(self) -> tuple[TrainingCase, ...]:
         """The case with the model and the optimizer as they are at each step."""
         return tuple(self.case.at(step) for step in range(self.case.steps))
+
+    def plans(self, step: int) -> tuple[Optimizer, ...]:
+        """Return the optimizer as it is at a step, for each group of parameters."""
+        plan, found = self.cases[step].optimizer, self.case.get(GroupOptions)
+        return (plan,) if found is None else (plan, found.of_second(plan))
+
+    def group_of(self, name: str) -> int:
+        """Return the number of a parameter's group in the optimizer."""
+        return 0 if self.case.get(GroupOptions) is None else self._places[name] % 2
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        """The place of each parameter among all, by name; tied parameters have one name."""
+        rows = self.evidence.ranks[0].structure_before
+        names = [row.name for row in rows if row.kind == "parameter" and row.first_name == row.name]
+        return {name: place for place, name in enumerate(names)}
 
     def trainable(self, step: int) -> frozenset[str]:
         """Return the names of the parameters that are trained at a step."""

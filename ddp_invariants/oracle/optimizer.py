@@ -1,6 +1,7 @@
 """The optimizers of a case, recomputed in float64."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,38 @@ class Optimization:
         self.first = self.first and _where(left_out_P, first, self.first)
         self.second = self.second and _where(left_out_P, second, self.second)
         return _where(left_out_P, parameters, updated)
+
+    def step_groups(
+        self,
+        plans: Sequence[Optimizer],
+        group_P: NDArray[np.intp],
+        parameters: Ball,
+        gradient: Ball,
+        form: Format,
+        left_out_P: NDArray[np.bool_] | None = None,
+        entries: Entries | None = None,
+    ) -> Ball:
+        """Return the parameters after one update of several groups with options of their own.
+
+        Args:
+            plans: The optimizer as it is for each group; options other than the learning rate and
+                weight decay are equal.
+            group_P: The number of each element's group.
+            parameters: As in `step`, like the rest.
+            gradient: The gradient of all parameters.
+            form: The formats of the parameters.
+            left_out_P: True for elements without a gradient.
+            entries: The entries whose sum a sparse gradient is.
+        """
+        before = replace(self)
+        updated = self.step(plans[0], parameters, gradient, form, left_out_P, entries)
+        for number, plan in enumerate(plans[1:], 1):
+            group, mine_P = replace(before), group_P == number
+            part = group.step(plan, parameters, gradient, form, left_out_P, entries)
+            updated = _where(mine_P, part, updated)
+            self.first = self.first and group.first and _where(mine_P, group.first, self.first)
+            self.second = self.second and group.second and _where(mine_P, group.second, self.second)
+        return updated
 
     def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
         """Return the parameters after a step of SGD as torch computes it.

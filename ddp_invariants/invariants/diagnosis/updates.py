@@ -199,7 +199,8 @@ def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Caus
         slot for slot in view.every_rank("updated", step)[rank].layout.slots if slot.name == name
     )
     roundings = 32 * ROUNDOFF.get(slot.dtype or "", np.nan)
-    past = Past([view.case.at(number).optimizer for number in numbers], starts_T, held_T)
+    group = view.group_of(name)
+    past = Past([view.plans(number)[group] for number in numbers], starts_T, held_T)
     right, right_most = replace(past, gradients_T=right_T).updated()
 
     def equals(predicted: tuple[FloatArray, FloatArray]) -> bool:
@@ -214,6 +215,17 @@ def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Caus
     guesses = [
         *_guesses(past, own_T, rank, view.case.world_size),
         *(_scaled(past, scales_T) if view.case.scaler else ()),
+        *(
+            (
+                Cause(
+                    "options of another group",
+                    f"it was updated with the options of parameter group {other}, not of {group}",
+                ),
+                replace(past, plans_T=[view.plans(number)[other] for number in numbers]).updated,
+            )
+            for other in range(len(view.plans(step)))
+            if other != group
+        ),
     ]
     return [cause for cause, predicted in guesses if equals(predicted())]
 

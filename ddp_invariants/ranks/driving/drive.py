@@ -126,7 +126,7 @@ class Drive:
             )
         if call.first in OPTIMIZERS:
             return call(context.optimizer(trained), context, wrapped)
-        return call(trained, context, wrapped)
+        return call(context.grouped(trained), context, wrapped)
 
     def before_batch(self, wrapped: Any, _optimizer: Any) -> object:
         return getattr(wrapped, self._start)() if self._start else None

@@ -14,10 +14,12 @@ from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.groups.distributed import CaseGroups
+from ddp_invariants.ranks.training.groups import ParameterGroups
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.shaped import ShapedReplica
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
 from ddp_invariants.situations.call_shape import CallShape
+from ddp_invariants.situations.group_options import GroupOptions
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Setup:
         """The facts that an adapter gets."""
         case = self.case
         kind, arguments = optimizer_plan(case)
+        found = case.get(GroupOptions)
         return Context(
             self.rank,
             case.world_size,
@@ -88,6 +91,7 @@ class Setup:
             kind,
             arguments,
             self.rank_device.device,
+            None if found is None else ParameterGroups(case, found),
         )
 
     def replica(self, *, step: int = 0, rank: int | None = None) -> Replica:
@@ -102,7 +106,11 @@ class Setup:
         if rank is not None:
             values_P = numbers.parameters(case, rank, case.model.numbers)
         kind = Replica if case.get(CallShape) is None else ShapedReplica
-        return kind(case.at(step).model if step else case.model, values_P, self.rank_device.device)
+        model = case.at(step).model if step else case.model
+        replica = kind(model, values_P, self.rank_device.device)
+        if case.get(GroupOptions) is not None:
+            ParameterGroups.mark(replica)
+        return replica
 
     @cached_property
     def _values_P(self) -> numbers.FloatArray:

@@ -1,0 +1,72 @@
+"""Groups of parameters keep their own options of the optimizer."""
+
+from dataclasses import replace
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.cases.program import BetweenSteps, Optimizer
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.capability import GENTLE
+from ddp_invariants.situations.group_options import GROUPED, GroupOptions
+from ddp_invariants.situations.schedule import RateSchedule
+
+FAULTS = "ddp_invariants.faults.modules:"
+CASE = replace(GENTLE, steps=3, optimizer=Optimizer(log2_lr=-6, momentum=0.5, weight_decay=0.25))
+GROUPS = CASE.with_situation(GroupOptions(decays=False))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Optimizer(log2_lr=-6),
+        Optimizer(log2_lr=-6, momentum=0.5, weight_decay=0.25, nesterov=True),
+        Optimizer("adamw", log2_lr=-6, weight_decay=0.25),
+        Optimizer("adam", log2_lr=-6, weight_decay=0.25, kernels="fused"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("ddp", ["reference", "torch", f"{FAULTS}makes_the_groups_anew"])
+def test_right_groups_follow_their_own_options(
+    make_trial: TrialMaker, ddp: str, optimizer: Optimizer
+) -> None:
+    """PARAM-3 judges each parameter by its group, also after a lower rate and a reload."""
+    trial = make_trial(ddp=ddp, scope=Scope())
+    actions = [BetweenSteps("learning rate", 1), BetweenSteps("decay", 2)]
+    actions += [] if "anew" in ddp else [BetweenSteps("reload", 1)]
+    for case in (GROUPS, replace(GROUPS, world_size=1)):
+        for situated in (case, case.with_situation(Actions(tuple(actions)))):
+            findings = trial.really(replace(situated, optimizer=optimizer))
+            failed = {name: each.failure for name, each in findings.items() if each.failure}
+            assert failed == {}
+            assert GROUPED in findings["PARAM-3"].met
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "cause"),
+    [
+        ("makes_one_group", GroupOptions(), "options of parameter group 0, not of 1"),
+        ("decays_all_alike", GroupOptions(decays=False), ""),
+    ],
+)
+def test_lost_options_violate_param_3(
+    make_trial: TrialMaker, fault: str, options: GroupOptions, cause: str
+) -> None:
+    """No rule fails where all groups have the same options."""
+    trial = make_trial(ddp=FAULTS + fault, scope=Scope())
+    findings = trial.really(CASE)
+    assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    failure = trial.really(CASE.with_situation(options))["PARAM-3"].failure
+    assert failure is not None
+    assert cause in failure.perhaps
+
+
+def test_groups_are_refused_where_something_else_changes_them() -> None:
+    """A schedule sets the rate of all groups, and new tensors have no groups."""
+    for situation in (RateSchedule((0, -1)), Actions((BetweenSteps("assign"),))):
+        with pytest.raises(CaseError, match="group"):
+            GROUPS.with_situation(situation)
+    with pytest.raises(CaseError, match="a rate from"):
+        replace(GROUPS, optimizer=Optimizer(log2_lr=-30))
