@@ -16,6 +16,7 @@ from ddp_invariants.situations.draft import Draft
 Surrounding = Literal[
     "deterministic",
     "anomaly",
+    "low default dtype",
     "no gradients",
     "no environment",
     "outer environment",
@@ -29,7 +30,9 @@ class Surroundings(Situation):
 
     Attributes:
         unusual: `deterministic`: `torch.use_deterministic_algorithms(True)`, which also fills new
-            memory with NaN. `anomaly`: autograd's anomaly mode. `no gradients`: the model is
+            memory with NaN. `anomaly`: autograd's anomaly mode. `low default dtype`:
+            `torch.set_default_dtype(torch.bfloat16)`, as libraries do while they build a model.
+            `no gradients`: the model is
             wrapped under `torch.no_grad()`. `no environment`: a launcher's variables (`RANK` and
             others) are not set. `outer environment`: they are those of an outer launcher, which
             started one process: rank 0 of 1. `other groups`: the program has made other process
@@ -110,6 +113,7 @@ ENVIRONMENTS: tuple[Surrounding, ...] = ("no environment", "outer environment")
 _CAPABILITIES: dict[Surrounding, str] = {
     "deterministic": "deterministic",
     "anomaly": "anomaly",
+    "low default dtype": "low_default_dtype",
     "no gradients": "wrapped_without_gradients",
     "no environment": "no_environment",
     "outer environment": "outer_environment",
@@ -118,6 +122,7 @@ _CAPABILITIES: dict[Surrounding, str] = {
 CONDITIONS: dict[Surrounding, str] = {
     "deterministic": "deterministic algorithms",
     "anomaly": "anomaly mode",
+    "low default dtype": "a default dtype of low precision",
     "no gradients": "wrapped without gradients",
     "no environment": "no launcher's environment",
     "outer environment": "an outer launcher's environment",
@@ -127,6 +132,7 @@ CONDITIONS: dict[Surrounding, str] = {
 _WORDS: dict[Surrounding, str] = {
     "deterministic": "torch's deterministic algorithms, which fill new memory with NaN",
     "anomaly": "autograd's anomaly mode",
+    "low default dtype": "a process whose default dtype is bfloat16",
     "no gradients": "a model that is wrapped under torch.no_grad()",
     "no environment": "a process without a launcher's environment variables",
     "outer environment": "a process with the environment variables of an outer launcher",

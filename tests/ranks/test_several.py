@@ -50,6 +50,7 @@ def test_a_right_wrapper_is_right_beside_others_and_in_any_surroundings(
         ("BroadcastsOnce", SecondWrapper("in turn"), "parameters differ between ranks"),
         ("WorldOfTheEnvironment", Surroundings(("outer environment",)), "an outer launcher's"),
         ("HooksWithGradientsOnly", Surroundings(("no gradients",)), "wrapped without gradients"),
+        ("FlatOfTheDefaultDtype", Surroundings(("low default dtype",)), "default dtype of low"),
         ("OrderedSumsAreNoMeans", Surroundings(("deterministic",)), "deterministic algorithms"),
     ],
 )

@@ -40,6 +40,10 @@ class Surroundings(Effect):
         if "anomaly" in self._names:
             # Values that are not finite may be a part of the case.
             self._left.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))
+        if "low default dtype" in self._names:
+            default = torch.get_default_dtype()
+            torch.set_default_dtype(torch.bfloat16)
+            self._left.callback(torch.set_default_dtype, default)
         self._set_environment()
         if "other groups" in self._names:
             size = self.case.world_size
