@@ -27,6 +27,8 @@ class ShardSituation(Strict):
     """The capability to be asked so."""
     means: ClassVar[str]
     """The meaning of the capability."""
+    may_crash: ClassVar[bool] = False
+    """True if no document says that a sampler must expect a program that asks so."""
     beyond_scripts: ClassVar[str] = "the program asks the sampler in another way"
     """Why no script can show a case in the situation."""
 

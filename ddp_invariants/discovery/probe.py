@@ -16,6 +16,7 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
 from ddp_invariants.discovery.inherited import inherited, relatives
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
+from ddp_invariants.discovery.refusals import raised_everywhere, refusal_of
 from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure, in_words
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope
@@ -30,6 +31,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.buckets import overlapping, reductions_per_step
 from ddp_invariants.invariants.buf import MOVED
+from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
@@ -178,25 +180,13 @@ def _lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozen
     return lacking
 
 
-def _refusal(evidence: TrainingEvidence) -> str:
-    """Return the exception raised on every rank; empty if the run did not end that way."""
-    raised = [rank.raised for rank in evidence.ranks]
-    if evidence.incident is not None or any(error is None for error in raised):
-        return ""
-    first = raised[0]
-    assert first is not None
-    return (
-        f"{first.type} in {first.phase}: {first.message.splitlines()[0] if first.message else ''}"
-    )
-
-
 def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
     """Refuse an object that is no wrapper before any property runs.
 
     Raises:
         LoadFailure: It cannot wrap the simplest model, for a reason that is no verdict.
     """
-    refusal = _refusal(base)
+    refusal = raised_everywhere(base)
     failure = base.ranks[0].raised
     if not refusal or failure is None or failure.phase != "wrap" or base.ranks[0].structure_after:
         return
@@ -243,7 +233,7 @@ class _Probes:
         """
         broken = (
             base.incident is not None
-            or bool(_refusal(base))
+            or bool(refusal_of(base))
             or first_failure(base, self.scope) is not None
         )
         declared = self.scope.declared
@@ -378,7 +368,10 @@ class _Probes:
         if not TRAINING[name].present(case):
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
-        failure, refusal = in_words(first_failure(evidence, scope)), _refusal(evidence)
+        failure, refusal = in_words(first_failure(evidence, scope)), refusal_of(evidence)
+        crashed = crash_of(evidence)
+        if crashed is not None:
+            return Probed(name, Standing.CRASHED, crashed.got, declared)
         # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping
         # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):

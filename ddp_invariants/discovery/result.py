@@ -26,6 +26,7 @@ class Standing(Enum):
     RIGHT = "right"
     REFUSED = "refused"
     WRONG = "silently wrong"
+    CRASHED = "crashes"
     ABSENT = "not offered"
     UNKNOWN = "not probed"
 
@@ -158,7 +159,7 @@ class Discovery:
                     *(
                         probe.capability
                         for probe in probed
-                        if probe.standing in (Standing.REFUSED, Standing.WRONG)
+                        if probe.standing in (Standing.REFUSED, Standing.WRONG, Standing.CRASHED)
                     ),
                 }
             )

@@ -12,6 +12,8 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import SamplerDeclarations, declare
 from ddp_invariants.implementation.spec import Sampler
 from ddp_invariants.invariants.asked import differs_when_asked
+from ddp_invariants.invariants.crashes import CRASHES
+from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.processes.pool import Pool
@@ -70,7 +72,7 @@ def of_sampler(
             )
             continue
         # A hang takes its whole deadline: one is enough.
-        if any(probe.words.startswith("LIVE-1") for probe in probed):
+        if any(probe.words.startswith("LIVE-1: the process") for probe in probed):
             probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
         evidence = pool.shards(SAMPLER_CASES[name], sampler)
@@ -80,6 +82,10 @@ def of_sampler(
                     name, Standing.WRONG, f"LIVE-1: the process {evidence.incident.kind}", excused
                 )
             )
+            continue
+        crashed = first_failure(evidence, scope, (ENDS,))
+        if crashed is not None:
+            probed.append(Probed(name, Standing.CRASHED, crashed.got, excused))
             continue
         raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
         if len(raised) == len(evidence.answers):
@@ -111,6 +117,8 @@ def _asked(name: str, evidence: ShardEvidence, declared: SamplerDeclarations) ->
         failure = differs_when_asked(view, Tally())
     except Unjudged as reason:
         return Probed(name, Standing.UNKNOWN, str(reason))
+    if failure is not None and failure.fact == CRASHES:
+        return Probed(name, Standing.CRASHED, failure.got)
     if failure is not None:
         return Probed(name, Standing.WRONG, f"{failure.rule}: {failure.fact}")
     if asked and all(asked[0]["raised"]):

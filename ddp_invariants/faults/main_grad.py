@@ -21,7 +21,7 @@ class MainGrad(nn.Module):
     """
 
     declares: ClassVar[dict[str, Any]] = {
-        "unsupported": ["never_zeroed", "assign", "freeze", "unfreeze"]
+        "unsupported": ["never_zeroed", "assign", "freeze", "unfreeze", "wrapped_again"]
     }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from ddp_invariants.cases.shard_situation import ShardSituation
+from ddp_invariants.invariants.crashes import crash, read
 from ddp_invariants.invariants.dealing import first_wrong
 from ddp_invariants.invariants.lengths import misfit
 from ddp_invariants.invariants.rule import Tally, Unjudged
@@ -26,7 +27,7 @@ def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
     # A sampler whose ranks communicate is not asked in other ways.
     answers = zip(view.case.situations, view.answer["asked"], strict=False)
     for number, (situation, first) in enumerate(answers):
-        failure = _refused_in_part(view, situation, first)
+        failure = _refused_in_part(view, situation, first) or _crashed(view, situation, first)
         if failure is not None:
             return failure
         if None in first["got"]:
@@ -51,6 +52,15 @@ def _refused_in_part(
         f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
         text,
     )
+
+
+def _crashed(view: ShardView, situation: ShardSituation, answer: dict[str, Any]) -> Failure | None:
+    """Return the failure if all ranks crash when they are asked so."""
+    errors = enumerate(answer.get("errors", ()))
+    raised = {rank: read(error) for rank, error in errors if error is not None}
+    if situation.may_crash or view.case.data.samples == 0:
+        return None
+    return crash("SHARD-4", raised, view.where(view.case.epochs[-1]))
 
 
 def _different(

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from ddp_invariants.cases.program import BetweenStepsKind
 from ddp_invariants.invariants import grad, param
+from ddp_invariants.invariants.crashes import crash, crash_of, read
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
 from ddp_invariants.invariants.endings import no_end, whereabouts
 from ddp_invariants.invariants.exclusions import LOSSY, Exclusion, lacks
@@ -87,15 +88,25 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
             f"world size {len(ranks)}",
             "; ".join(raised),
         )
+    failure = crash_of(view.evidence)
+    if failure is not None:
+        return failure
     # All ranks raised at the start, or at a value that is not finite: the implementation refuses.
     raise Unjudged(view.cut_short)
 
 
 @partial(sharding.add, training.rules[ENDS])
 def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
-    """Judge a sampler that hangs or ends its process."""
+    """Judge a sampler that hangs, ends its process or crashes."""
     tally.compared += 1
-    return no_end(view.evidence.incident, view.case.world_size, "")
+    failure = no_end(view.evidence.incident, view.case.world_size, "")
+    # There is nothing to deal: torch's own sampler divides by zero.
+    if failure is not None or view.case.data.samples == 0:
+        return failure
+    raised = [answer["raised"] for answer in view.evidence.answers if answer.get("raised")]
+    if not raised or len(raised) < len(view.evidence.answers):
+        return None
+    return crash(ENDS, {0: read(raised[0])}, view.where(view.case.epochs[-1]))
 
 
 FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in backward"

@@ -1,6 +1,6 @@
 """The ranks' evidence: plain frozen data, with bits rather than approximations, and no verdicts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -104,6 +104,10 @@ class RaisedError(NamedTuple):
         type: The name of the exception's class.
         message: Its text.
         traceback: Its traceback as text.
+        kinds: The names of its class and of its bases; empty in older files.
+        instruction: The interpreter's instruction in the innermost frame, such as `RAISE_VARARGS`.
+        innermost: The owner of that frame: `implementation`, `harness` or `library`.
+        caller: The owner of the innermost frame outside all libraries.
     """
 
     phase: str
@@ -111,6 +115,10 @@ class RaisedError(NamedTuple):
     type: str
     message: str
     traceback: str
+    kinds: Sequence[str] = ()
+    instruction: str = ""
+    innermost: str = ""
+    caller: str = ""
 
 
 class Defect(NamedTuple):

@@ -228,7 +228,7 @@ def capabilities(discovery: Discovery) -> str:
                     f"{probe.capability} ({CAPABILITIES[probe.capability]}) {probe.words}".rstrip(),
                 )
             )
-    for standing in (Standing.WRONG, Standing.REFUSED):
+    for standing in (Standing.WRONG, Standing.CRASHED, Standing.REFUSED):
         lines += [
             _field(
                 standing.value,

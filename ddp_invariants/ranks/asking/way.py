@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler
+from ddp_invariants.ranks.training.recorder import exception_data
 
 
 class Asked(NamedTuple):
@@ -40,7 +41,8 @@ def answers(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[d
 
     Returns:
         By situation: `got[rank]` and `wanted[rank]` of `Asked`, None where a rank raised or cannot
-        be asked so; and `raised[rank]`, the type and the text of an exception, or "".
+        be asked so; `raised[rank]`, the type and the text of an exception, or ""; and
+        `errors[rank]`, the exception as plain data, or None.
     """
     return [_answer(situation, case, make, ranks) for situation in case.situations]
 
@@ -49,17 +51,24 @@ def _answer(
     situation: Any, case: ShardCase, make: SamplerMaker, ranks: Sequence[int]
 ) -> dict[str, Any]:
     """Ask the last rank first, because an answer must not depend on that order."""
-    got, wanted, raised = [], [], []
+    got, wanted, raised, errors = [], [], [], []
     for rank in reversed(ranks):
-        asked, error = None, ""
+        asked, error, data = None, "", None
         try:
             asked = _WAYS[situation.kind](situation, case, make, rank)
         except Exception as exception:  # noqa: BLE001 - an implementation may raise anything: evidence
-            error = f"{type(exception).__name__}: {exception}"[:500]
+            data = exception_data(exception, situation.words, 0)
+            error = f"{data['type']}: {data['message']}"[:500]
         got.append(None if asked is None else asked.got)
         wanted.append(None if asked is None else asked.wanted)
         raised.append(error)
-    return {"got": got[::-1], "wanted": wanted[::-1], "raised": raised[::-1]}
+        errors.append(data)
+    return {
+        "got": got[::-1],
+        "wanted": wanted[::-1],
+        "raised": raised[::-1],
+        "errors": errors[::-1],
+    }
 
 
 def in_last_epoch(case: ShardCase, make: SamplerMaker, rank: int) -> RankSampler:

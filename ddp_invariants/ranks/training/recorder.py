@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ddp_invariants.ranks.training.origins import origin
+
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
 
@@ -132,4 +134,5 @@ def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any
         "type": type(error).__name__,
         "message": message[:2000],
         "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:],
+        **origin(error),
     }

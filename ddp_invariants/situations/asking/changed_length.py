@@ -27,6 +27,7 @@ class ChangedLength(ShardSituation):
         "the new one"
     )
     capability: ClassVar[str] = "changed_length"
+    may_crash: ClassVar[bool] = True
     means: ClassVar[str] = "a dataset whose length changes between two epochs"
 
     by: int = -2

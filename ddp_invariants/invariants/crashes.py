@@ -1,0 +1,81 @@
+"""The difference between a refusal and a crash.
+
+A refusal is deliberate: a `raise` statement says what the implementation does not take. A crash is
+an exception that no author chose: a name that does not exist, an index out of range, a failed
+assertion. Errors that a library raises on its own count as refusals, because torch refuses many
+arguments in its C++ code. So do all errors outside the implementation's code.
+"""
+
+from typing import Any
+
+from ddp_invariants.records.evidence import RaisedError, TrainingEvidence
+from ddp_invariants.records.verdict import Failure
+
+NEVER_MEANT = frozenset(
+    {"NameError", "AttributeError", "LookupError", "ZeroDivisionError", "RecursionError"}
+)
+"""Bases of the exceptions that are never a refusal, whoever raises them for the implementation."""
+CRASHES = "the implementation crashes, which is no refusal"
+"""The fact of a crash."""
+_REMEDY = (
+    "An implementation refuses what it does not take by a `raise` statement, or declares it as "
+    "unsupported.\nThe traceback ends:"
+)
+_RAISED = "RAISE_VARARGS"
+_CONVERSIONS = ("unsupported ScalarType", "can't convert")
+"""Words of the TypeErrors with which torch's C++ refuses a dtype or a layout."""
+
+
+def is_crash(error: RaisedError) -> bool:
+    """Return whether an exception is a crash of the implementation and no refusal."""
+    kinds = set(error.kinds)
+    if error.caller != "implementation":
+        return False
+    if kinds & NEVER_MEANT:
+        return True
+    if error.innermost != "implementation":
+        return False
+    if "AssertionError" in kinds:
+        return True
+    if error.instruction == _RAISED:
+        return False
+    if "TypeError" in kinds:
+        return not any(words in error.message for words in _CONVERSIONS)
+    # Other ValueErrors without a `raise` statement come from compiled code, which may refuse.
+    return "ValueError" in kinds and error.instruction.startswith("UNPACK_")
+
+
+def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | None:
+    """Return the failure of the first of some exceptions that is a crash; None if all are refusals.
+
+    Args:
+        rule: The rule that fails.
+        raised: The exceptions by rank.
+        where: The place in the case.
+    """
+    for rank, error in raised.items():
+        who = f"rank {rank}, " if len(raised) > 1 else ""
+        if is_crash(error):
+            return Failure(
+                rule,
+                CRASHES,
+                f"{who}{error.phase}, {where}",
+                f"{error.type}: {error.message}",
+                notes=f"{_REMEDY}\n{error.traceback}",
+            )
+    return None
+
+
+def crash_of(evidence: TrainingEvidence) -> Failure | None:
+    """Return the failure if a rank's run ended in a crash; None if the case injects a failure."""
+    case = evidence.case
+    if case.poison is not None or case.injected_failure is not None:
+        return None
+    ranks = enumerate(evidence.ranks)
+    raised = {rank: each.raised for rank, each in ranks if each.raised is not None}
+    return crash("LIVE-1", raised, f"world size {case.world_size}")
+
+
+def read(plain: dict[str, Any]) -> RaisedError:
+    """Return the exception that an answer of a sampler holds as plain data."""
+    return RaisedError(**plain)

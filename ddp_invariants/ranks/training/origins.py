@@ -1,0 +1,75 @@
+"""The origin of an exception: the owner of the code that it came out of, and the instruction."""
+
+import dis
+import sysconfig
+import traceback
+from functools import cache
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+
+import ddp_invariants
+
+_HERE = Path(ddp_invariants.__file__).resolve().parent
+_TRIED = tuple(f"{_HERE / name}/" for name in ("faults", "reference"))
+"""The folders of this package that hold implementations."""
+_LIBRARIES = tuple(
+    f"{Path(package.__file__).resolve().parent}/" for package in (torch, np) if package.__file__
+)
+_PACKAGES = tuple(f"{Path(sysconfig.get_path(name)).resolve()}/" for name in ("purelib", "platlib"))
+_LOOKUPS = ("__getattr__", "__getattribute__")
+_STANDARD = f"{Path(sysconfig.get_path('stdlib')).resolve()}/"
+
+
+@cache
+def _owner(filename: str) -> str:
+    """Return the owner of a source file: `harness`, `library` or `implementation`.
+
+    The library is Python itself, torch and numpy. An implementation may lie in any other package.
+    """
+    if filename.startswith("<"):
+        return "library"
+    path = str(Path(filename).resolve())
+    if path.startswith(_TRIED):
+        return "implementation"
+    if path.startswith(f"{_HERE}/"):
+        return "harness"
+    if path.startswith(_LIBRARIES):
+        return "library"
+    standard = path.startswith(_STANDARD) and not path.startswith(_PACKAGES)
+    return "library" if standard else "implementation"
+
+
+def origin(error: BaseException) -> dict[str, Any]:
+    """Return the origin of an exception as plain data.
+
+    Returns:
+        `kinds` (the names of its class and of its bases), `instruction` (the name of the
+        interpreter's instruction in the innermost frame), `innermost` (the owner of that frame),
+        and `caller` (the owner of the innermost frame outside all libraries).
+    """
+    frames = list(traceback.walk_tb(error.__traceback__))
+    # Whoever asks for an attribute is the origin, not the method that looks it up.
+    codes = [frame.f_code for frame, _ in frames if frame.f_code.co_name not in _LOOKUPS]
+    owners = [_owner(code.co_filename) for code in codes]
+    last = _last(error.__traceback__)
+    return {
+        "kinds": [kind.__name__ for kind in type(error).__mro__],
+        "instruction": "" if last is None else _instruction(last.tb_frame.f_code, last.tb_lasti),
+        "innermost": owners[-1] if owners else "",
+        "caller": next((owner for owner in reversed(owners) if owner != "library"), ""),
+    }
+
+
+def _last(entry: TracebackType | None) -> TracebackType | None:
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    return entry
+
+
+def _instruction(code: CodeType, offset: int) -> str:
+    """Return the name of the instruction at an offset."""
+    return dis.opname[code.co_code[offset]] if 0 <= offset < len(code.co_code) else ""

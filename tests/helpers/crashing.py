@@ -1,0 +1,93 @@
+"""A right sampler, mutants of it that crash on some inputs, and one that refuses; and a wrapper."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+
+class Right(Sampler[int]):
+    """Torch's own algorithm in a few lines."""
+
+    def __init__(
+        self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
+    ) -> None:
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank is {rank}, expected 0 to {num_replicas - 1}")
+        self.samples, self.world_size, self.rank = len(dataset), num_replicas, rank
+        self.shuffle, self.seed, self.epoch = shuffle, seed, 0
+
+    def __len__(self) -> int:
+        return math.ceil(self.samples / self.world_size)
+
+    def order(self) -> list[int]:
+        """Return the order of all samples in the epoch."""
+        if not self.shuffle:
+            return list(range(self.samples))
+        generator = torch.Generator()
+        generator.manual_seed(self.seed + self.epoch)
+        return torch.randperm(self.samples, generator=generator).tolist()
+
+    def __iter__(self) -> Iterator[int]:
+        order, total = self.order(), len(self) * self.world_size
+        while order and len(order) < total:
+            order += order[: total - len(order)]
+        return iter(order[self.rank :: self.world_size])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch."""
+        self.epoch = epoch
+
+
+class ForgetsAName(Right):
+    """A variable was renamed in one place."""
+
+    def order(self) -> list[int]:
+        """Return the order; with shuffle it reads a name that does not exist."""
+        return shuffled(self) if self.shuffle else super().order()  # type: ignore[name-defined] # noqa: F821 - the fault
+
+
+class LosesALine(Right):
+    """The line that sets the epoch at first was dropped."""
+
+    def __init__(
+        self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed)
+        del self.epoch
+
+
+class Asserts(Right):
+    """An assertion instead of padding."""
+
+    def __iter__(self) -> Iterator[int]:
+        assert self.samples % self.world_size == 0
+        return super().__iter__()
+
+
+class Refuses(Right):
+    """A refusal instead of padding."""
+
+    def __init__(
+        self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed)
+        if self.samples % num_replicas:
+            raise ValueError("the length must be divisible by the number of ranks")
+
+
+class ForgetsADtype(DistributedDataParallel):
+    """The reference, but a table by dtype lacks float64."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Look every parameter's dtype up, and run the module."""
+        for parameter in self.module.parameters():
+            _BYTES[parameter.dtype]
+        return super().forward(*args, **kwargs)
+
+
+_BYTES = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2, torch.complex64: 8}

@@ -1,0 +1,107 @@
+"""Tests of the difference between a refusal and a crash, on exceptions that are raised here."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from ddp_invariants.invariants.crashes import crash, is_crash, read
+from ddp_invariants.ranks.training.recorder import exception_data
+from ddp_invariants.records.evidence import RaisedError
+from ddp_invariants.reference.sampler import DistributedSampler
+
+
+def _raised(function: Callable[[], object]) -> RaisedError:
+    """Return the exception of a function as a rank records it."""
+    try:
+        function()
+    except BaseException as error:  # noqa: BLE001 - any exception is the subject
+        return read(exception_data(error, "iteration", 0))
+    raise AssertionError("nothing was raised")
+
+
+def _refuses(error: BaseException) -> Callable[[], object]:
+    def refuse() -> object:
+        raise error
+
+    return refuse
+
+
+class _Delegates:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+_NOTHING: Sequence[int] = ()
+_NO_NAMES: dict[str, int] = {}
+
+
+def _asserts() -> None:
+    assert _NOTHING, "no values"
+
+
+def _unpacks() -> None:
+    _first, _second = (1,)  # type: ignore[misc]  # the fault
+
+
+def _again() -> None:
+    try:
+        _NO_NAMES["absent"]
+    except KeyError as error:
+        raise ValueError("absent is not supported") from error
+
+
+CRASHES: dict[str, Callable[[], object]] = {
+    "name": lambda: undefined,  # type: ignore[name-defined]  # noqa: F821 - the fault
+    "attribute": lambda: object().missing,  # type: ignore[attr-defined]  # the fault
+    "attribute of a module": lambda: torch.nn.Linear(1, 1).missing,
+    "index": lambda: _NOTHING[1],
+    "key": lambda: _NO_NAMES["absent"],
+    "division": lambda: 1 // 0,
+    "assertion": _asserts,
+    "too few arguments": lambda: DistributedSampler(range(2), rank=0, size=1),  # type: ignore[call-arg]  # the fault
+    "operands": lambda: None + 1,  # type: ignore[operator]  # the fault
+    "unpacking": _unpacks,
+}
+REFUSALS: dict[str, Callable[[], object]] = {
+    "value": _refuses(ValueError("not divisible")),
+    "type": _refuses(TypeError("no sparse gradient")),
+    "not implemented": _refuses(NotImplementedError("float64")),
+    "runtime": _refuses(RuntimeError("a group is needed")),
+    "of its own": _refuses(type("Unsupported", (Exception,), {})("a dtype")),
+    "after a lookup": _again,
+    "compiled code": lambda: torch.Generator().manual_seed(2**70),
+    "a dtype": lambda: torch.zeros(1, dtype=torch.bfloat16).numpy(),
+}
+
+
+@pytest.mark.parametrize("name", CRASHES)
+def test_an_exception_that_nobody_chose_is_a_crash(name: str) -> None:
+    """An exception without a `raise` statement is a crash, and the report has its traceback."""
+    error = _raised(CRASHES[name])
+    assert is_crash(error), error
+    failure = crash("LIVE-1", {0: error}, "epoch 0")
+    assert failure is not None
+    assert failure.where == "iteration, epoch 0"
+    assert "test_crashes.py" in failure.notes
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_raise_statement_and_compiled_code_refuse(name: str) -> None:
+    """An exception that a `raise` statement or compiled code raises is a refusal."""
+    error = _raised(REFUSALS[name])
+    assert not is_crash(error), error
+    assert crash("LIVE-1", {0: error}, "epoch 0") is None
+
+
+def test_an_attribute_that_the_suite_asks_for_is_no_crash() -> None:
+    """A method that looks attributes up is not the origin of an attribute that nobody has."""
+    error = _raised(lambda: _Delegates().missing)
+    assert error.innermost == "implementation"  # This file stands for the implementation.
+    assert not is_crash(error._replace(caller="harness"))
+
+
+def test_an_exception_of_an_older_file_is_no_crash() -> None:
+    """An exception without an origin, as older files hold it, is no crash."""
+    assert not is_crash(RaisedError("wrap", 0, "NameError", "x", ""))
