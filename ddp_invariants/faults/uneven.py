@@ -41,7 +41,8 @@ class Joins(nn.Module):
             self._ask(1)
             self._steps += 1
         for parameter in self._trained():
-            assert parameter.grad is not None
+            if parameter.grad is None:
+                raise RuntimeError("a parameter has no gradient: every parameter must be used")
             parameter.grad.copy_(self._sum(parameter.grad) / self._divisor())
 
     @contextmanager

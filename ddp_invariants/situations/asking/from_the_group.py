@@ -17,7 +17,6 @@ class FromTheGroup(ShardSituation):
         "rank and world size from the process group give other indices than the same arguments"
     )
     capability: ClassVar[str] = "from_the_group"
-    may_crash: ClassVar[bool] = True
     means: ClassVar[str] = "rank and world size from the process group"
 
     kind: Literal["from the group"] = "from the group"
