@@ -139,6 +139,8 @@ class AsDescribed(nn.Module):
         Outside `no_sync`, send the gradient's bucket once it is complete.
         """
         bucket = self.bucket_of[parameter]
+        if parameter.grad is None:
+            raise RuntimeError("another hook took the gradient: wrap a model once")
         bucket.main_grads[parameter] += parameter.grad
         parameter.grad = None
         if self.no_sync_depth:

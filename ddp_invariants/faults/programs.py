@@ -194,7 +194,7 @@ class ArmedUntilABackward(_Reference):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
-        if self._no_sync_depth and self._armed and result.requires_grad:
+        if self._no_sync_depth and self._armed and getattr(result, "requires_grad", False):
             result.register_hook(self._backward_begins)
         self._armed |= self._no_sync_depth == 0 and torch.is_grad_enabled()
         return result

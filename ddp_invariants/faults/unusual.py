@@ -329,6 +329,8 @@ class AtTheEndOfBackward(_Synchronised):
 
     def forward(self, *inputs: Any) -> Any:
         result = super().forward(*inputs)
+        if not isinstance(result, Tensor):
+            raise TypeError(f"the module's output is a {type(result).__name__}, expected a tensor")
         if result.requires_grad:
             result.register_hook(
                 lambda _: Variable._execution_engine.queue_callback(self._exchange)
