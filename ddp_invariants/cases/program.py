@@ -14,6 +14,7 @@ PoisonKind = Literal["nan", "inf", "-inf"]
 BetweenStepsKind = Literal[
     "evaluation",
     "evaluation with gradients",
+    "inference",
     "forward only",
     "learning rate",
     "decay",
@@ -270,7 +271,8 @@ class BetweenSteps(Strict):
 
     Attributes:
         kind: `evaluation` evaluates the step's batch without gradients, and `evaluation with
-            gradients` with autograd on, but without a backward. `forward only` runs a forward in
+            gradients` with autograd on, but without a backward; `inference` evaluates it under
+            `torch.inference_mode`. `forward only` runs a forward in
             training mode and no backward. `learning rate` divides the learning rate by four from
             now on; `decay` halves the momentum and the weight decay. `freeze` freezes a layer and
             clears its gradients; `unfreeze` trains a layer from now on. `cast` clears gradients

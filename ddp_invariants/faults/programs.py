@@ -158,6 +158,45 @@ class EvaluationSwitchesOff(_Reference):
         return super().forward(*args, **kwargs)
 
 
+class InferenceSwitchesOff(_Reference):
+    """A forward under inference mode takes a quick path without synchronisation, which the wrapper
+    never leaves again (no public incident found).
+
+    LIVE-5: own local gradient: never reduced.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            self._no_sync_depth = 1
+        return super().forward(*args, **kwargs)
+
+
+class KeepsAnInferenceTensor(_Reference):
+    """A tensor of the wrapper's own is made anew by each forward in evaluation, and under inference
+    mode no later forward can write to it (no public incident found).
+
+    LIVE-1.
+    """
+
+    _forwards = torch.zeros(())
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            self._forwards.add_(1)
+        else:
+            self._forwards = torch.zeros(())
+        return super().forward(*args, **kwargs)
+
+
+class InferencePassesBy(_Reference):
+    """Right: a forward under inference mode calls the module alone."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_inference_mode_enabled():
+            return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
+
+
 class WaitsForEveryForward(_Reference):
     """The wrapper waits for a backward of each forward; after a forward without one, it reduces
     nothing (no public incident found).

@@ -240,6 +240,7 @@ CAPABILITIES: dict[str, str] = {
     "in_parts": "a parameter whose gradient is computed in parts, each in a backward of its own",
     "evaluation": "a forward in evaluation between steps",
     "evaluation_with_gradients": "a forward in evaluation with gradients enabled, and no backward",
+    "inference_mode": "a forward in evaluation under torch.inference_mode() between steps",
     "forward_only": "a forward in training without a backward",
     "forward_only_quiet": "a forward in training without a backward, before a step that accumulates under no_sync",
     "learning_rate": "a learning rate that changes between steps",

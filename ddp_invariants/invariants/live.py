@@ -277,6 +277,7 @@ def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
 INTERLUDES: dict[BetweenStepsKind, str] = {
     "evaluation": "an evaluation",
     "evaluation with gradients": "an evaluation with gradients",
+    "inference": "an evaluation under inference mode",
     "forward only": "a forward without a backward",
     "learning rate": "a new learning rate",
     "decay": "less momentum and weight decay",
@@ -311,6 +312,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "assign",
             "evaluation with gradients",
             "decay",
+            "inference",
         ),
     ),
     excluded=(
@@ -318,6 +320,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "supports no action between steps",
             "evaluation",
             "evaluation_with_gradients",
+            "inference_mode",
             "forward_only",
             "learning_rate",
             "decay",

@@ -15,7 +15,7 @@ _SOURCE = (
     "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict"
 )
 
-_FORWARDS = ("evaluation", "evaluation with gradients", "forward only")
+_FORWARDS = ("evaluation", "evaluation with gradients", "inference", "forward only")
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
 _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "updated", "restored"),

@@ -21,6 +21,7 @@ _FORWARDS = ("forward only", "evaluation with gradients")
 
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
+    "inference": "inference_mode",
     "forward only": "forward_only",
     "learning rate": "learning_rate",
     "reload": "state",
@@ -153,6 +154,7 @@ class Actions(Situation):
 _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
     "evaluation": ("evaluation", "an evaluation"),
     "evaluation_with_gradients": ("evaluation with gradients", "an evaluation with gradients"),
+    "inference_mode": ("inference", "an evaluation under inference mode"),
     "forward_only": ("forward only", "a forward without a backward"),
     "learning_rate": ("learning rate", "a new learning rate"),
     "decay": ("decay", "less momentum and weight decay"),

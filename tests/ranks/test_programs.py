@@ -10,6 +10,7 @@ import pytest
 from handmade import CASE, altered, everywhere, right
 from hypothesis import HealthCheck, Phase, given, settings
 
+from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase, describe
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind, Data, Exhausted, Optimizer
@@ -30,6 +31,7 @@ from ddp_invariants.records.verdict import Inconclusive, NotJudged
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.resized import Resized
@@ -629,3 +631,43 @@ def test_a_forward_without_a_backward_is_one_in_an_evaluation_too(kind: BetweenS
         .between_steps
         == case.between_steps
     )
+
+
+INFERENCE = replace(
+    GENTLE,
+    model=Model(4, (Layer("linear", 4), Layer("statistics"), Layer("batch_norm", bias=True))),
+    steps=3,
+    data=Data(samples=24, batch_size=3),
+    situations=(Actions((BetweenSteps("inference"), BetweenSteps("inference", 2))),),
+)
+
+
+@pytest.mark.parametrize(
+    "ddp", ["reference", "torch", "ddp_invariants.faults.programs:InferencePassesBy"]
+)
+def test_an_evaluation_under_inference_mode_changes_nothing(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """Right wrappers train on after it, with buffers that every rank has alike."""
+    findings = make_trial(ddp=ddp, scope=Scope()).really(INFERENCE)
+    assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    assert "an evaluation under inference mode" in findings["LIVE-5"].met
+
+
+@pytest.mark.parametrize(
+    ("fault", "rule", "words"),
+    [
+        ("InferenceSwitchesOff", "LIVE-5", "under inference mode between steps, the gradient"),
+        ("KeepsAnInferenceTensor", "LIVE-1", "raises an exception after a step that succeeded"),
+    ],
+)
+def test_inference_mode_alone_shows_a_fault(
+    make_trial: TrialMaker, fault: str, rule: str, words: str
+) -> None:
+    """The same case with a usual evaluation is right."""
+    trial = make_trial(ddp=f"ddp_invariants.faults.programs:{fault}", scope=Scope())
+    usual = INFERENCE.with_situation(Actions((BetweenSteps("evaluation"),)))
+    assert {name: each.failure for name, each in trial.really(usual).items() if each.failure} == {}
+    failure = trial.really(INFERENCE)[rule].failure
+    assert failure is not None
+    assert words in failure.fact

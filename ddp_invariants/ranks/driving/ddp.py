@@ -43,6 +43,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "in_parts",
     "evaluation",
     "evaluation_with_gradients",
+    "inference_mode",
     "forward_only",
     "forward_only_quiet",
     "learning_rate",

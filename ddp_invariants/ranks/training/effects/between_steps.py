@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -144,12 +145,19 @@ def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     stepper.observer.restored()
 
 
+def _evaluating(kind: BetweenStepsKind) -> AbstractContextManager[object]:
+    """Return the context of a forward between steps."""
+    if kind == "inference":
+        return torch.inference_mode()
+    return torch.set_grad_enabled(kind != "evaluation")
+
+
 def _forward(stepper: "Stepper", action: BetweenSteps, indices: Any) -> None:
     """Run a forward of the next batch, in evaluation or in training, without a backward."""
     trained, step = stepper.trained, stepper.position.step
     inputs = stepper.program.batch(indices, step)[0]
     module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
-    with torch.set_grad_enabled(action.kind != "evaluation"):
+    with _evaluating(action.kind):
         module.train(action.kind == "forward only")
         training = trained.replica.training  # Some wrappers do not pass `eval` on to the module.
         for each in stepper.effects:
@@ -172,6 +180,7 @@ _ACTIONS: dict[BetweenStepsKind, _Action] = {
     "reload": _reload,
     "evaluation": _forward,
     "evaluation with gradients": _forward,
+    "inference": _forward,
     "forward only": _forward,
 }
 """The function of each kind of action."""
