@@ -53,6 +53,15 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # the same
         return file if file in WHOLE else nodeid
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return three workers for two cores.
+
+    The tests wait for a fifth of the time: for a deadline, a signal or the end of a process.
+    """
+    del config
+    return max(2, 3 * len(os.sched_getaffinity(0)) // 2)
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | None:
     """Return this suite's scheduler, unless the user names another one."""
     return Scheduler(config, log) if config.getvalue("dist") == "load" else None
