@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ddp_invariants.discovery.result import Discovery, from_plain, to_plain
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
+from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.backends import ON_THE_CPU
 from ddp_invariants.processes.pool import Pool
@@ -67,10 +69,11 @@ def simulated(
         with (
             patch.object(pool, "train", simulate),
             patch.object(probe, "why_not_simulated", compared),
+            suppress(LoadFailure),  # What is no wrapper there may be one over gloo.
         ):
             discovery = probe.of_ddp(pool, ddp, described, max_world_size, files)
-        if not discovery.not_simulated:
-            return discovery
+            if not discovery.not_simulated:
+                return discovery
     return probe.of_ddp(pool, ddp, described, max_world_size, files)
 
 

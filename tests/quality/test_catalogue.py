@@ -6,8 +6,9 @@ from pathlib import Path
 import probed
 import pytest
 from click.testing import CliRunner
+from readme import plain
 
-from conftest import HELPERS, ROOT
+from conftest import HELPERS, ROOT, Session
 from ddp_invariants.cli import main
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.processes.pool import Pool
@@ -172,7 +173,7 @@ def test_nothing_of_a_catalogue_runs_in_the_controller(tmp_path: Path) -> None:
     assert [entry.name for entry in read(tmp_path).entries] == ["A"]
 
 
-def test_the_command_lists_escapes_with_their_docstrings(tmp_path: Path) -> None:
+def test_the_command_lists_escapes_with_their_docstrings(session: Session, tmp_path: Path) -> None:
     """A right implementation that is called wrong escapes; the status is 1."""
     (tmp_path / "calm.py").write_text(
         "from ddp_invariants.reference.ddp import DistributedDataParallel\n\n"
@@ -180,10 +181,18 @@ def test_the_command_lists_escapes_with_their_docstrings(tmp_path: Path) -> None
         '    """Nothing is wrong. GRAD-2: it is calm."""\n',
         encoding="utf-8",
     )
-    done = CliRunner().invoke(
-        main, ["faults", "--catalogue", str(tmp_path), "--cases", "5", "--workers", "1"]
+    done = session(
+        "ddp_invariants",
+        "faults",
+        "--catalogue",
+        str(tmp_path),
+        "--cases",
+        "5",
+        "--workers",
+        "1",
+        environment=plain(),
     )
-    assert done.exit_code == 1
+    assert done.returncode == 1
     assert "escaped" in done.stdout
     text = " ".join(done.stdout.split())
     assert (
@@ -192,19 +201,17 @@ def test_the_command_lists_escapes_with_their_docstrings(tmp_path: Path) -> None
     )
 
 
-def test_json_names_the_unread(tmp_path: Path) -> None:
+def test_json_names_the_unread(session: Session, tmp_path: Path) -> None:
     """The JSON has the rules of an entry, and a sentence for each entry that was not read."""
     source = (ELSEWHERE / "deep" / "samplers.py").read_text(encoding="utf-8")
     (tmp_path / "samplers.py").write_text(
         source + "\n\ndef loose() -> None:\n    pass\n", encoding="utf-8"
     )
-    done = CliRunner().invoke(
-        main,
-        ["faults", "--catalogue", str(tmp_path), "--only", "TakesAll", "--cases", "40", "--json"],
-    )
-    plain = json.loads(done.stdout)
-    assert done.exit_code == 0
-    assert plain["searches"][0]["planted"]["rules"] == ["SHARD-3"]
-    assert plain["unread"] == [
+    options = ("--only", "TakesAll", "--cases", "40", "--workers", "1", "--json")
+    done = session("ddp_invariants", "faults", "--catalogue", str(tmp_path), *options)
+    told = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert told["searches"][0]["planted"]["rules"] == ["SHARD-3"]
+    assert told["unread"] == [
         "samplers.py:loose: its docstring names no rule and does not begin with 'Right:'"
     ]
