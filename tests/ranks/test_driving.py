@@ -86,9 +86,11 @@ SHAPES: dict[str, tuple[Ddp, str]] = {
 
 
 @pytest.mark.parametrize(("ddp", "words"), SHAPES.values(), ids=SHAPES)
-def test_shape_is_driven_without_glue(pool: Pool, ddp: Ddp, words: str) -> None:
+def test_shape_is_driven_without_glue(
+    pool: Pool, discovered: Discover, ddp: Ddp, words: str
+) -> None:
     """The shape trains and violates no rule, and the report explains how it is driven."""
-    discovery = discover(pool, ddp, Sampler(), 2)
+    discovery = discovered(pool, ddp, Sampler(), 2)
     assert any(words in line for line in discovery.driven), discovery.driven
     scope = discovery.scope(2)
     evidence = pool.train(scope.fit(CASE), ddp)

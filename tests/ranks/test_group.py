@@ -11,6 +11,8 @@ from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Perturbation, PerturbationKind
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
@@ -175,7 +177,10 @@ def test_what_goes_past_torch_distributed_is_not_observed_and_never_holds(
 
     The wrapper's values are judged, and the report says that its calls were not observed.
     """
-    trial = make_trial(ddp=f"{GROUPS}:Unseen", cases=10)
+    plain = Scope(
+        3, frozenset(TRAINING), not_simulated="its connections are none of the simulation's"
+    )
+    trial = make_trial(ddp=f"{GROUPS}:Unseen", cases=10, scope=plain)
     trial.certify("GRAD-2", training_cases(trial.scope, world_sizes=(2, 3)))
     with pytest.raises(Inconclusive, match="not observed"):
         trial.certify("COMM-1", training_cases(trial.scope, world_sizes=(2,)))

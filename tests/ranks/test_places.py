@@ -14,6 +14,7 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.backends import ON_THE_CPU
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Finding, Violation
+from ddp_invariants.search import runner
 from ddp_invariants.search.messages import explored
 from ddp_invariants.search.places import MOST_UNREAL, Places
 from ddp_invariants.search.schedules import all_schedules, late
@@ -80,9 +81,10 @@ def test_state_that_ranks_would_share_keeps_an_implementation_on_real_ranks(
 
 
 def test_a_failure_of_the_simulation_alone_accuses_nobody(
-    make_trial: TrialMaker, shared_count: Ddp
+    make_trial: TrialMaker, shared_count: Ddp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such cases are listed; after a few nothing more is simulated, and the rule holds."""
+    monkeypatch.setattr(runner, "MOST_RUNS", 4)  # Each failure is tried after that many runs.
     trial = make_trial(
         shared_count, scope=replace(Scope(), without=frozenset({"no_sync", "subgroup"}))
     )
