@@ -1,16 +1,19 @@
 """Places: what is simulated, what runs on real ranks, and what the two together may conclude."""
 
+import json
 import textwrap
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from probed import Discover
 
 from conftest import TrialMaker
 from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.discovery.result import to_plain
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
-from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.backends import ON_THE_CPU
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Finding, Violation
@@ -18,6 +21,7 @@ from ddp_invariants.search import runner
 from ddp_invariants.search.messages import explored
 from ddp_invariants.search.places import MOST_UNREAL, Places
 from ddp_invariants.search.schedules import all_schedules, late
+from ddp_invariants.session.state import STATE
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.turns import Turns
@@ -69,6 +73,16 @@ def shared_count(tmp_path: Path) -> Ddp:
 def test_shipped_implementations_are_simulated(pool: Pool, name: str) -> None:
     """Both places give the same bits for the reference and for torch's DDP."""
     assert why_not_simulated(pool, Ddp(name), Scope()) == ""
+
+
+def test_probes_have_the_answers_that_they_have_over_gloo(
+    pool: Pool, discovered: Discover, pytestconfig: pytest.Config
+) -> None:
+    """Tests simulate the probes; those of the reference were made over gloo for this session."""
+    over_gloo = pytestconfig.stash[STATE].shared["discovery"]
+    simulated = to_plain(discovered(pool, Ddp(), Sampler(), 4))
+    for name in ("ddp_probes", "sampler_probes", "driven", "buckets", "not_simulated"):
+        assert json.dumps(simulated[name]) == json.dumps(over_gloo[name])
 
 
 def test_state_that_ranks_would_share_keeps_an_implementation_on_real_ranks(
