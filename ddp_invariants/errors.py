@@ -92,5 +92,8 @@ USAGE = 64
 USAGE_ERROR = "usage error (a bad option, name or file)"
 """The words for `USAGE` in every help text and document."""
 
+UNWRITTEN = 73
+"""Exit status if a certificate or a badge cannot be written (`EX_CANTCREAT` of sysexits)."""
+
 INTERRUPTED = 130
 """Exit status after an interrupt, as a shell gives it."""

@@ -86,7 +86,9 @@ class _Certify(click.Command):
 @click.command(
     cls=_Certify,
     short_help="Test implementations, and report every rule that is violated.",
-    epilog=exit_statuses("certified", "violated", "inconclusive"),
+    epilog=exit_statuses(
+        "certified", "violated", "inconclusive", "no certificate or badge written"
+    ),
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option(

@@ -22,8 +22,13 @@ _REMEDY = (
     "unsupported.\nThe traceback ends:"
 )
 _RAISED = "RAISE_VARARGS"
-_CONVERSIONS = ("unsupported ScalarType", "can't convert")
-"""Words of the TypeErrors with which torch's C++ refuses a dtype or a layout."""
+_REFUSING = (
+    "unsupported ScalarType",
+    "can't convert",
+    "forward() got an unexpected keyword argument",
+    "forward() takes",
+)
+"""Words of TypeErrors that refuse: torch's C++ a dtype or a layout, a signature a form of call."""
 
 
 def is_crash(error: RaisedError) -> bool:
@@ -40,7 +45,7 @@ def is_crash(error: RaisedError) -> bool:
     if error.instruction == _RAISED:
         return False
     if "TypeError" in kinds:
-        return not any(words in error.message for words in _CONVERSIONS)
+        return not any(words in error.message for words in _REFUSING)
     # Other ValueErrors without a `raise` statement come from compiled code, which may refuse.
     return "ValueError" in kinds and error.instruction.startswith("UNPACK_")
 

@@ -148,10 +148,9 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
                 f"the {plan.kind.split()[0]} raised, but the call returned",
             )
     tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
-    hidden = view.declared.gradients == "hidden" or view.declared.exactness == "lossy"
-    judge = (
-        param.trajectory_of_single_process_training if hidden else grad.mean_of_the_local_gradients
-    )
+    # Of hidden gradients and of lossy values, the steps are judged.
+    visible = view.declared.gradients != "hidden" and view.declared.exactness != "lossy"
+    judge = grad.mean_of_the_local_gradients if visible else param.every_step
     failure, without = judge(view, tally), view.evidence.unperturbed
     if (
         failure is not None

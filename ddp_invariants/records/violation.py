@@ -269,6 +269,18 @@ def _tensors(tensors: Tensors) -> Iterator[StoredTensor]:
         start = end
 
 
+def try_to_write(violation: StoredViolation, path: Path) -> str:
+    """Store a violation, and return why the file could not be written; empty if it was.
+
+    The report must not be lost with the file, since it says more than the file's absence.
+    """
+    try:
+        write(violation, path)
+    except OSError as error:
+        return f"{path} could not be written: {error.strerror}"
+    return ""
+
+
 def write(violation: StoredViolation, path: Path) -> None:
     """Store a violation."""
     path.parent.mkdir(parents=True, exist_ok=True)

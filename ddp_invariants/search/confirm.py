@@ -48,16 +48,20 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     reported, evidence = _reported(runner, failure, case, seen), seen[0][1] if seen else None
     path = path_of(runner, case, failure.rule)
     repeat = messages.how_to_repeat(runner.options.command, failure.rule, rule, path)
-    store(runner, case, reported, (len(seen), runs), evidence, repeat)
+    unstored = store(runner, case, reported, (len(seen), runs), evidence, repeat)
     if not seen:
         runner.hung = False
         runner.ledger[failure.rule].inconclusive = True
-        raise Inconclusive(messages.not_repeated(failure, name, case, runs=runs, repeat=repeat))
+        raise Inconclusive(
+            messages.not_repeated(failure, name, case, runs=runs, repeat=repeat, unstored=unstored)
+        )
     if isinstance(case, TrainingCase) and failure.rule != ENDS and not case.kills:
         # A certificate shows what the ranks send, which plain groups do not record.
         runner.findings(case, observed=True)
     runner.ledger.confirm(failure.rule, path, runner.evidence)
-    text = messages.violation(reported, name, case, repeated=(len(seen), runs), repeat=repeat)
+    text = messages.violation(
+        reported, name, case, repeated=(len(seen), runs), repeat=repeat, unstored=unstored
+    )
     violation = violation_class(failure.rule)(text, reported, case)
     if failure.rule == ENDS:
         runner.lifeless = violation
@@ -198,8 +202,8 @@ def store(
     confirmed: tuple[int, int],
     evidence: Evidence | None,
     repeat: str,
-) -> None:
-    """Write a violation to its file."""
+) -> str:
+    """Write a violation to its file, and return why it could not be written; empty if it was."""
     under_test = runner.under_test
     stored = record.of(
         case,
@@ -210,4 +214,4 @@ def store(
         repeat=repeat,
         evidence=evidence,
     )
-    record.write(stored, path_of(runner, case, failure.rule))
+    return record.try_to_write(stored, path_of(runner, case, failure.rule))

@@ -25,7 +25,13 @@ def labelled(label: str, text: str) -> str:
 
 
 def violation(
-    failure: Failure, implementation: str, case: Case, *, repeated: tuple[int, int], repeat: str
+    failure: Failure,
+    implementation: str,
+    case: Case,
+    *,
+    repeated: tuple[int, int],
+    repeat: str,
+    unstored: str = "",
 ) -> str:
     """Return the report of a violation, as a user reads it.
 
@@ -35,6 +41,7 @@ def violation(
         case: The smallest case that shows the failure.
         repeated: (k, n): k of n runs in fresh processes showed the failure again.
         repeat: The command that repeats the violation.
+        unstored: Why the file could not be written that the command reads; empty if it was.
     """
     fields = [
         f"{failure.rule} violated by {implementation}: {failure.fact}",
@@ -54,6 +61,7 @@ def violation(
         labelled("case", describe(case)),
         labelled("confirmed", f"in {k} of {n} runs in fresh processes"),
         f"  {'repeat':<{_LABELS}}{repeat}",
+        *_unstored(unstored),
     ]
     if failure.notes:
         fields.append(textwrap.indent(failure.notes, "  | "))
@@ -61,7 +69,13 @@ def violation(
 
 
 def not_repeated(
-    failure: Failure, implementation: str, case: Case, *, runs: int, repeat: str
+    failure: Failure,
+    implementation: str,
+    case: Case,
+    *,
+    runs: int,
+    repeat: str,
+    unstored: str = "",
 ) -> str:
     """Return why a failure that fresh processes do not show is no violation, and no pass either."""
     fields = [
@@ -74,8 +88,14 @@ def not_repeated(
             "cases left in the process; with --isolation fresh each case has new ones",
         ),
         f"  {'repeat':<{_LABELS}}{repeat}",
+        *_unstored(unstored),
     ]
     return "\n".join([*fields, textwrap.indent(failure.notes, "  | ")] if failure.notes else fields)
+
+
+def _unstored(reason: str) -> list[str]:
+    """Return the line that says why a violation was not stored; none if it was."""
+    return [labelled("not stored", reason)] if reason else []
 
 
 def without_life(

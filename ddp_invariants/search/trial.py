@@ -168,9 +168,12 @@ class Trial(Runner):
             path = confirm.path_of(self, case, failure.rule)
             self.ledger.confirm(failure.rule, path, self.evidence)
             repeat = messages.how_to_repeat(self.options.command, failure.rule, rule, path)
+            unstored = ""
             if not path.exists():  # An existing file was confirmed in more runs.
-                confirm.store(self, case, failure, (1, 1), self.evidence, repeat)
-            text = messages.violation(failure, name, case, repeated=(1, 1), repeat=repeat)
+                unstored = confirm.store(self, case, failure, (1, 1), self.evidence, repeat)
+            text = messages.violation(
+                failure, name, case, repeated=(1, 1), repeat=repeat, unstored=unstored
+            )
             raise violation_class(failure.rule)(text, failure, case)
         own = findings.get(rule)
         if own is None or not own.about:

@@ -37,6 +37,7 @@ class Monitor:
         workers: The processes of pytest's workers, by name.
         interrupted: True if the user interrupted the session.
         other_test_failed: True if a test failed that is no property.
+        unwritten: True if a certificate or a badge could not be written.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Monitor:
         self.screen: Screen | None = None
         self.lines: Sequence[str] = ()
         self.workers: dict[str, int] = {}
-        self.interrupted = self.other_test_failed = False
+        self.interrupted = self.other_test_failed = self.unwritten = False
         self._ended_ledger = Ledger()
         self._ended_workers: set[str] = set()
         self._began, self._at, self._line_at = (
@@ -142,7 +143,7 @@ class Monitor:
                 frozenset(self.progress.reported),
                 self.interrupted,
             )
-            _, self.lines = write(files, ledger, discovery, run)
+            self.lines, self.unwritten = write(files, ledger, discovery, run)
         return ledger
 
 

@@ -77,14 +77,15 @@ def violations_of(ledger: Ledger) -> dict[str, StoredViolation]:
 
 def write(
     files: OutputFiles, ledger: Ledger, discovery: Discovery, run: SessionRun
-) -> tuple[Certificate, Sequence[str]]:
+) -> tuple[Sequence[str], bool]:
     """Write all wanted files.
 
     Returns:
-        The certificate, and a line for each file: that it was written, or why not.
+        A line for each file: that it was written, or why not; and whether a certificate or a badge
+        could not be written. The summary of a CI job is no result that somebody waits for.
     """
     certificate = make(ledger, discovery, run, violations_of(ledger))
-    lines = []
+    lines, unwritten = [], False
     for path, kind in (
         (files.certificate, "certificate"),
         (files.badge, "badge"),
@@ -96,7 +97,8 @@ def write(
             lines.append(_written(path, kind, certificate))
         except OSError as error:
             lines.append(f"{kind}: {path} could not be written: {error.strerror}")
-    return certificate, lines
+            unwritten |= kind != "summary"
+    return lines, unwritten
 
 
 def _written(path: Path, kind: str, certificate: Certificate) -> str:

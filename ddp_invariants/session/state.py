@@ -15,7 +15,7 @@ import pytest
 from ddp_invariants import __version__
 from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import UnderTest
-from ddp_invariants.errors import INCONCLUSIVE, LoadFailure
+from ddp_invariants.errors import INCONCLUSIVE, UNWRITTEN, VIOLATED, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import backends, job
@@ -288,9 +288,10 @@ class SessionState:
         self.store_passing_failures()
         if self.monitor.interrupted:
             return status
-        return ending.exit_status(
+        ended = ending.exit_status(
             status, self.ledger, other_test_failed=self.monitor.other_test_failed
         )
+        return UNWRITTEN if self.monitor.unwritten and ended != VIOLATED else ended
 
     def store_passing_failures(self) -> None:
         """Store failures that were seen in passing, if no test of the session reports a violation.
@@ -313,7 +314,7 @@ class SessionState:
                     stored,
                     repeat=f"ddp-invariants replay {stored.id} {self.backend.options}".rstrip(),
                 )
-                violation.write(stored, violation.FOLDER / f"{stored.id}.json")
+                violation.try_to_write(stored, violation.FOLDER / f"{stored.id}.json")
                 self.passing_failures.append(stored)
 
     def close(self) -> None:

@@ -214,6 +214,8 @@ def test_an_interrupt_prints_what_is_known_and_leaves_a_partial_certificate(tmp_
     ]
     pid, terminal = pty.fork()
     if not pid:
+        # A shell may have left the signal ignored, which a program inherits.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.chdir(ROOT)
         os.execve(sys.executable, command, {**plain(), "TERM": "xterm", "COLUMNS": "118"})
     output, below, pressed = b"", [], 0.0

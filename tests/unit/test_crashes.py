@@ -28,6 +28,11 @@ def _refuses(error: BaseException) -> Callable[[], object]:
     return refuse
 
 
+class _OneTensor:
+    def forward(self, *inputs: Any) -> None:
+        """Take no keyword."""
+
+
 class _Delegates:
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -72,6 +77,7 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "of its own": _refuses(type("Unsupported", (Exception,), {})("a dtype")),
     "after a lookup": _again,
     "compiled code": lambda: torch.Generator().manual_seed(2**70),
+    "a form of call": lambda: _OneTensor.forward(_OneTensor(), mode=1),  # type: ignore[call-arg]  # the fault
     "a dtype": lambda: torch.zeros(1, dtype=torch.bfloat16).numpy(),
 }
 

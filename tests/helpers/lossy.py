@@ -1,0 +1,43 @@
+"""Right wrappers that send rounded gradients, and declare it: `exactness = "lossy"`."""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class EightBits(nn.Module):
+    """A wrapper that rounds each gradient to 8 bits, and sums the integers of all ranks."""
+
+    declares: ClassVar[dict[str, Any]] = {
+        "exactness": "lossy",
+        "unsupported": ("complex", "sparse", "nonfinite", "unused", "input_gradients"),
+    }
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        self.world_size = dist.get_world_size(process_group)
+        for tensor in (*module.parameters(), *module.buffers()):
+            sent = tensor.detach().contiguous()
+            dist.broadcast(sent, group_src=0, group=process_group)
+            tensor.data.copy_(sent)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module."""
+        return self.module(*args, **kwargs)
+
+    def finish_gradient_synchronization(self) -> None:
+        """Replace each gradient by the mean of the rounded gradients."""
+        for parameter in self.module.parameters():
+            if parameter.requires_grad and parameter.grad is not None:
+                parameter.grad.copy_(self._mean(parameter.grad))
+
+    def _mean(self, gradient: Tensor) -> Tensor:
+        largest = gradient.detach().abs().max().float() if gradient.numel() else torch.zeros(())
+        dist.all_reduce(largest, dist.ReduceOp.MAX, group=self.group)
+        unit = torch.clamp(largest / 127, min=1e-30)
+        rounded = (gradient.float() / unit).round().to(torch.int32).contiguous()
+        dist.all_reduce(rounded, group=self.group)
+        return (rounded * unit / self.world_size).to(gradient.dtype)
