@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_invariants.faults.several import HooksDieWithTheWrapper
 from ddp_invariants.reference import ddp
 from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
@@ -259,3 +260,33 @@ class NotesInputGradients(_Reference):
 
     def _note(self, _gradient: Tensor) -> None:
         self.reached += 1
+
+
+class HooksServeEveryMethod(HooksDieWithTheWrapper):
+    """Right: attributes of the module are the wrapper's, too, and hooks on parameters need no
+    forward of the wrapper.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+
+class MethodsMissTheWrapper(_Reference):
+    """The module's attributes are the wrapper's, too, but only the wrapper's forward prepares a
+    reduction, so a forward through another method is never reduced (no public incident found).
+
+    CALL-3: never reduced.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)

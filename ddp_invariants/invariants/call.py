@@ -2,13 +2,15 @@
 
 import numpy as np
 
+from ddp_invariants.invariants import param
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
-from ddp_invariants.invariants.exclusions import BY_ITSELF, lacks
+from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, lacks
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import ShapedCall
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.call_shape import FORMS, TRAINED, CallShape
+from ddp_invariants.situations.other_method import OTHER_METHOD, OtherMethod
 
 FORM = "a call of another form"
 _SCRIPT = Script(beyond=CallShape.beyond_scripts)
@@ -110,6 +112,34 @@ def input_gradients_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
                 )
     if not tally.compared:
         raise Unjudged(view.cut_short or "no gradient of the inputs was recorded")
+    return None
+
+
+@training.rule(
+    "CALL-3",
+    "Steps are right if the program's forwards go through another method of the module, as far as "
+    "the wrapper offers the methods of its module.",
+    needs=(OTHER_METHOD,),
+    source="no document: a wrapper that passes its module's methods on invites their calls; torch's "
+    "DistributedDataParallel does not offer them",
+    level="capability",
+    draws=Draws(least_steps=2, other_methods=True),
+    excluded=(BY_ITSELF, LOSSY, lacks("offers no other method of the module", "other_methods")),
+    after="CALL-2",
+    needs_all=True,
+    costs=2,
+    script=Script(beyond=OtherMethod.beyond_scripts),
+)
+def other_methods_train_as_forward(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge cases with forwards through another method: every step must be right."""
+    if view.case.get(OtherMethod) is None:
+        raise NotAbout("every forward calls the wrapper")
+    failure = param.every_step(view, tally)
+    if failure is not None:
+        return failure.told_by("CALL-3", f"with {OTHER_METHOD}")
+    if view.cut_short:
+        raise Unjudged(view.cut_short)
+    tally.met.add(OTHER_METHOD)
     return None
 
 

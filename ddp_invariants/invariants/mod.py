@@ -23,7 +23,7 @@ _SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
     level="capability",
     draws=_DRAWS,
     excluded=(BY_ITSELF, lacks("takes no hooks on modules", "module_hooks")),
-    after="CALL-2",
+    after="CALL-3",
     costs=3,
     script=_SCRIPT,
 )

@@ -23,6 +23,7 @@ from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.nodes import Nodes
+from ddp_invariants.situations.other_method import OtherMethod
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.perturbation import Perturbed
@@ -57,6 +58,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     CallShape,
     ModuleUse,
     GroupOptions,
+    OtherMethod,
     SecondWrapper,
     Surroundings,
     EarlierRuns,

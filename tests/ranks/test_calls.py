@@ -10,6 +10,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.situations.call_shape import CallShape, InputForm, OutputForm
+from ddp_invariants.situations.other_method import OTHER_METHOD, OtherMethod
 from ddp_invariants.situations.second import SecondWrapper
 
 CASE = TrainingCase(
@@ -66,7 +67,7 @@ def test_an_earlier_wrapper_of_the_same_model_is_called_in_the_form(
     case = CASE.with_situation(CallShape(("trained", "dict"))).with_situation(
         SecondWrapper("again")
     )
-    findings = make_trial(scope=Scope()).findings(case)
+    findings = make_trial(scope=Scope()).findings(case, rule="LIVE-6")
     assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
     assert all(findings[rule].compared for rule in ("CALL-1", "CALL-2", "LIVE-6"))
 
@@ -79,3 +80,30 @@ def test_a_fault_shows_in_its_form_alone(make_trial: TrialMaker, fault: str) -> 
     plain = trial.findings(CASE)
     assert {name: each.failure for name, each in plain.items() if each.failure} == {}
     assert trial.findings(CASE.with_situation(shape))[rule].failure is not None
+
+
+def test_a_wrapper_that_offers_other_methods_must_train_through_them(
+    make_trial: TrialMaker,
+) -> None:
+    """Hooks on parameters do; a wrapper that is armed by its own forward does not."""
+    case = CASE.with_situation(OtherMethod())
+    trial = make_trial(ddp="ddp_invariants.faults.calls:HooksServeEveryMethod", scope=Scope())
+    findings = trial.really(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert findings["CALL-3"].met >= {OTHER_METHOD}
+    trial = make_trial(ddp="ddp_invariants.faults.calls:MethodsMissTheWrapper", scope=Scope())
+    plain = trial.really(CASE)
+    assert {rule: each.failure for rule, each in plain.items() if each.failure} == {}
+    failure = trial.really(case)["CALL-3"].failure
+    assert failure is not None
+    assert failure.retells == "GRAD-2"
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_a_wrapper_without_other_methods_is_not_judged_on_them(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """All ranks refuse at the first forward, and nothing is accused."""
+    findings = make_trial(ddp=ddp, scope=Scope()).really(CASE.with_situation(OtherMethod()))
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert "does not offer the method" in findings["CALL-3"].unjudged

@@ -38,6 +38,7 @@ CAUSES_FIRST = [
     "LOSS-2",
     "LOSS-3",
     "CALL-2",
+    "CALL-3",
     "MOD-1",
     "MOD-2",
     "MOD-3",

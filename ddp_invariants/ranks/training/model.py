@@ -100,6 +100,10 @@ class Replica(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D in), float32, to (B, D out) in the last layer's dtype."""
+        return self.encode(x)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Compute as a forward does, for programs that call another method of the module."""
         if self.at_forward is not None:
             self.at_forward()
         for index, (layer, activation) in enumerate(
