@@ -294,11 +294,14 @@ class Model(Strict):
     def trains(self, passed_by: frozenset[int] = frozenset()) -> bool:
         """Return whether a forward that passes some layers by trains a parameter with elements."""
         return any(
-            index not in passed_by
-            and not (layer if layer.tied is None else self.layers[layer.tied]).frozen
-            and layer.of_kind.trains
-            for index, layer in enumerate(self.layers)
+            index not in passed_by and self.trains_layer(index) for index in range(len(self.layers))
         )
+
+    def trains_layer(self, index: int) -> bool:
+        """Return whether a layer trains a parameter with elements, its own or a tied one."""
+        layer = self.layers[index]
+        owner = layer if layer.tied is None else self.layers[layer.tied]
+        return not owner.frozen and layer.of_kind.trains
 
     @property
     def draws(self) -> tuple[int, ...]:

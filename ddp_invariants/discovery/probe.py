@@ -246,8 +246,8 @@ class _Probes:
                 probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
-            # Report a failure of buffers only once.
-            if name == "buffers" and probed[-1].standing is not Standing.RIGHT:
+            # Report a failure of buffers, or of unused parameters, only once.
+            if name in ("buffers", "unused") and probed[-1].standing is not Standing.RIGHT:
                 self.scope = replace(self.scope, without=self.scope.without | {name})
         return [
             *probed,
@@ -367,7 +367,7 @@ class _Probes:
             )
         if not TRAINING[name].present(case):
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
-        evidence = self.run(case, scope, hangs=name in ("unused", "crossed"))
+        evidence = self.run(case, scope, hangs=name in ("unused", "unreached", "crossed"))
         failure, refusal = in_words(first_failure(evidence, scope)), refusal_of(evidence)
         crashed = crash_of(evidence)
         if crashed is not None:

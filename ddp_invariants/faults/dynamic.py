@@ -296,3 +296,17 @@ class BucketsInFiringOrder(_Reference):
         if not hasattr(self, "came"):
             self.came = self.coming
             self._plan()
+
+
+class NothingToDo(_Reference):
+    """A rank on which no parameter got a gradient sends zeros, and does not take the means
+    (no public incident found).
+
+    GRAD-9: it is not written back on ranks without a gradient of their own.
+    """
+
+    def _finish(self) -> None:
+        if any(parameter.grad is not None for parameter in self._trainable()):
+            super()._finish()
+        else:
+            self._send_and_wait()

@@ -138,9 +138,9 @@ class Stack:
         )
         self._parts[name] += 1
 
-    def count_unused_as_zero(self) -> None:
-        """Give the trainable parameters that no layer used a gradient of zero."""
-        model, ranks = self.case.model, len(next(iter(self.gradients.values())).centre)
+    def count_unused_as_zero(self, ranks: int) -> None:
+        """Give the trainable parameters that no layer used a gradient of zero on each rank."""
+        model = self.case.model
         for name in model.used(frozenset()) - self.gradients.keys():
             if not model.layers[int(name.split(".")[1])].frozen:
                 self.gradients[name] = nothing(self.parameters[name], ranks)

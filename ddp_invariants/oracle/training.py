@@ -164,7 +164,7 @@ def gradients(
     losses_W, g = _head(case, outputs_WBO, batch, scale)
     model.backward(cast(g, "float64", dtype))
     if batch.passed_by:
-        model.count_unused_as_zero()
+        model.count_unused_as_zero(len(batch.inputs_WBI))
     return Gradients(model.gradients, losses_W, model.magnitudes)
 
 

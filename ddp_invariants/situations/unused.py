@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
-from ddp_invariants.cases.layers import PASSING
+from ddp_invariants.cases.layers import PASSING, Model
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
@@ -20,7 +20,10 @@ from ddp_invariants.situations.draft import Draft
 
 @dataclass(frozen=True)
 class UnusedLayers(Situation):
-    """Layers that some forwards pass by. Every forward trains a parameter with elements.
+    """Layers that some forwards pass by. In every step a rank trains a parameter with elements.
+
+    A rank that passes all trained layers by has a loss that reaches no parameter. All inputs of
+    such a case require a gradient, so that backward can run.
 
     Attributes:
         layers: The layers, each with the forwards that pass it by.
@@ -38,7 +41,12 @@ class UnusedLayers(Situation):
         require(bool(self.layers), "unused", self.layers, "at least one layer")
         for index, each in enumerate(self.layers):
             _check_one(case, f"unused[{index}]", each)
-            _check_training(case, f"unused[{index}]", each)
+        for step in range(case.steps):
+            _check_training(case, step)
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script can show a loss that reaches no parameter."""
+        return "the loss of a rank reaches no parameter" if unreached(case) else ""
 
     def simpler(self) -> Iterator["UnusedLayers"]:
         """Yield fewer layers, and layers that more forwards pass by."""
@@ -53,6 +61,13 @@ class UnusedLayers(Situation):
             for each in self.layers
             if each.layer != index
         )
+
+    def without_unreached(self, case: TrainingCase) -> "UnusedLayers | None":
+        """Return the situation where all forwards use the first trained layer of the model."""
+        trained = next(
+            index for index in range(len(case.model.layers)) if case.model.trains_layer(index)
+        )
+        return self._kept(each for each in self.layers if each.layer != trained)
 
     def in_one_backward(self) -> "UnusedLayers | None":
         """Return the layers that whole steps pass by."""
@@ -73,6 +88,9 @@ class UnusedLayers(Situation):
         if not draft.wanted["unused"]:
             return
         if not draft.wanted["accumulated"] or draft.wanted["between_steps"]:
+            if not draft.wanted["between_steps"] and draft.one_in(4):
+                draft.add(cls(_whole_model(draft)))
+                return
             draft.add_layers(draft.square())
             draft.add(cls(_in_whole_steps(draft)))
         elif draft.accumulation > 1 and draft.one_in(4):
@@ -87,16 +105,18 @@ class UnusedLayers(Situation):
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return whether forwards pass layers by, as a coverage table counts it."""
-        return {"unused layers": "none" if case.get(cls) is None else "some"}
+        some = "all on a rank" if unreached(case) else "some"
+        return {"unused layers": "none" if case.get(cls) is None else some}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
-        """Return the capability to leave parameters unused.
+        """Return the capabilities to leave some parameters unused, and all on a rank.
 
         The probe leaves a layer unused on all ranks first. An implementation that waits for every
         gradient says so in the next step, where it would hang if one rank used the layer.
         """
         layers = (Unused(1, step=0), Unused(2, rank=1, step=1))
+        every = tuple(Unused(index, rank=1, step=1) for index in range(len(BASE.model.layers)))
         return {
             "unused": of_situation(
                 cls,
@@ -106,8 +126,32 @@ class UnusedLayers(Situation):
                 "used at one step and not at another",
                 "used in some micro-steps only",
                 after="join",
-            )
+            ),
+            "unreached": Capability(
+                unreached,
+                _reached,
+                replace(BASE, steps=3, situations=(cls(every),)),
+                after="unused",
+                words="a rank whose loss reaches no parameter at a step",
+            ),
         }
+
+
+def unreached(case: TrainingCase) -> bool:
+    """Return whether the loss of some forward reaches no parameter."""
+    return bool(case.unused) and any(
+        not case.model.trains(case.passed_by(rank, step, micro_step))
+        for rank, step, micro_step in itertools.product(
+            range(case.world_size), range(case.steps), range(case.accumulation)
+        )
+    )
+
+
+def _reached(case: TrainingCase) -> TrainingCase:
+    """Return a case in which the loss of every forward reaches a parameter."""
+    found = case.get(UnusedLayers)
+    kept = None if found is None else found.without_unreached(case)
+    return case.without(UnusedLayers) if kept is None else case.with_situation(kept)
 
 
 def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
@@ -136,18 +180,27 @@ def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
         )
 
 
-def _check_training(case: TrainingCase, where: str, unused: Unused) -> None:
-    """Require that every forward that passes the layer by trains a parameter."""
-    ranks = range(case.world_size) if unused.rank is None else (unused.rank,)
-    steps = range(case.steps) if unused.step is None else (unused.step,)
-    micro_steps = range(case.accumulation) if unused.micro_step is None else (unused.micro_step,)
-    for rank, step, micro_step in itertools.product(ranks, steps, micro_steps):
+def _check_training(case: TrainingCase, step: int) -> None:
+    """Require that some rank trains a parameter in each micro-step of a step, and others may."""
+    for micro_step in range(case.accumulation):
         require(
-            case.model.trains(case.passed_by(rank, step, micro_step)),
-            f"{where}.layer",
-            unused.layer,
-            f"another, so that rank {rank} trains a parameter with elements at step {step}",
+            any(
+                case.model.trains(case.passed_by(rank, step, micro_step))
+                for rank in range(case.world_size)
+            ),
+            "unused",
+            case.unused,
+            f"fewer, so that a rank trains a parameter with elements at step {step}",
         )
+
+
+def _whole_model(draft: Draft) -> tuple[Unused, ...]:
+    """Draw a model of which one rank uses no layer, in one step or in all."""
+    draft.world_size = max(2, draft.world_size)
+    layers = (draft.square(),) * draft.choice((1, 2, 3))
+    draft.model = Model(draft.model.widths()[-1], layers)
+    rank, step = draft.any_rank(), draft.any_step() if draft.coin() else None
+    return tuple(Unused(index, rank, step) for index in range(len(layers)))
 
 
 def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:

@@ -566,9 +566,11 @@ def test_a_reduction_whose_operation_nobody_names_is_a_sum(pool: Pool) -> None:
     Ranks without batches use another call than the other ranks to ask which parameters are used.
     """
     discovery = discover(pool, Ddp("torch", (("find_unused_parameters", "True"),)), Sampler(), 4)
-    assert {probe.capability: probe.standing for probe in discovery.ddp_probes}[
-        "join"
-    ] is Standing.RIGHT
+    probed = {probe.capability: probe for probe in discovery.ddp_probes}
+    assert probed["join"].standing is Standing.RIGHT
+    # A rank whose loss reaches no parameter sends nothing.
+    assert probed["unreached"].standing is Standing.WRONG
+    assert "wait for ever" in probed["unreached"].expected
 
 
 def test_a_deviation_that_does_not_show_is_told(pool: Pool, tmp_path: Path) -> None:

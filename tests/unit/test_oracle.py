@@ -24,6 +24,7 @@ from ddp_invariants.ranks.training.model import Replica, loss_of
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.unused import unreached
 
 CASES = (
     training_cases(Scope())
@@ -49,6 +50,7 @@ def torch_gradients(
         for layer in replica.layers if case.crossed is not None else ():
             layer.crossed = case.crossed == rank
         replica.passed_by = case.passed_by(rank, 0, 0)
+        inputs.requires_grad_(unreached(case))
         for layer, factors in zip(replica.drawing, batch.drawn.values(), strict=True):
             layer.given = torch.from_numpy(factors[rank])
         targets, tags = (
