@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ZeroGrad = Literal["set_to_none", "zero", "never"]
-Values = Literal["integer", "real"]
+Values = Literal["integer", "real", "faint"]
 Init = Literal["distinct", "equal"]
 Loss = Literal["tagged", "mse"]
 
@@ -63,7 +63,7 @@ class TrainingCase(Situated, Strict):
         bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
         init: `distinct` if the ranks start from different parameters, `equal` if from equal ones.
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
-            fractions.
+            fractions; `faint` also draws zeros of both signs, subnormal and other tiny numbers.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
         zero_grad: The way in which gradients are cleared before each backward, or `never`.
         situations: The other events of the run, at most one of each kind, in the order in which

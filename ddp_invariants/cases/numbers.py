@@ -30,6 +30,7 @@ def seed(case: TrainingCase, process: int) -> int:
     return 10**9 + case.seed + process
 
 
+_FAINT = np.array([0.0, 1.0, 2.0**-137, 2.0**-100])
 _INTEGERS = np.array([-2.0, -1.0, 1.0, 2.0])
 
 
@@ -49,7 +50,8 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
     """Return numbers of the case's kind: nonzero integers from -2 to 2, or fractions in (-1, 1).
 
     Fractions are odd multiples of 2**-12, so that float32 and float64 hold them exactly and none is
-    zero.
+    zero. Faint numbers are fractions in one of four places. In the others they are zeros with
+    the fractions' signs, numbers that are subnormal in float32, and products with 2**-100.
 
     Returns:
         Shape (count,), float64.
@@ -57,7 +59,11 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
     drawn = words(case.seed, name, count)
     if case.values == "integer":
         return _INTEGERS[(drawn >> np.uint64(62)).astype(np.intp)]
-    return ((drawn >> np.uint64(52)).astype(np.float64) * 2 + 1) / 4096 - 1
+    fractions: FloatArray = ((drawn >> np.uint64(52)).astype(np.float64) * 2 + 1) / 4096 - 1
+    if case.values == "real":
+        return fractions
+    factors = _FAINT[(drawn & np.uint64(3)).astype(np.intp)]
+    return fractions * factors
 
 
 def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
@@ -72,7 +78,7 @@ def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
     """
     if case.init == "equal":
         return numbers(case, "parameters/0", count)
-    if case.values == "real":
+    if case.values != "integer":
         return numbers(case, f"parameters/{rank}", count)
     first = (words(case.seed, "parameters", count) >> np.uint64(62)).astype(np.intp)
     return _INTEGERS[(first + rank) % 4]

@@ -233,6 +233,18 @@ class RoundsToBfloat16(_ReducesByAnother):
         return work
 
 
+class DropsTheTiny(_ReducesByAnother):
+    """Gradients below 1e-20 count as noise, and become zero before they are sent
+    (no public incident found).
+
+    GRAD-2: it is zero.
+    """
+
+    def _all_reduce(self, flat: Tensor) -> Any:
+        flat[flat.abs() < 1e-20] = 0
+        return _SUM(flat, group=self.group, async_op=True)
+
+
 class TakesTheMaximum(_ReducesByAnother):
     """The reduction takes the maximum over the ranks instead of the sum
     (a mistyped operation; similar: pytorch#154928).

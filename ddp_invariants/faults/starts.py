@@ -42,6 +42,22 @@ class NoBufferBroadcast(Reference):
         super()._broadcast_state([t for t in tensors if isinstance(t, nn.Parameter)])
 
 
+class CopiesWhatDiffers(Reference):
+    """A rank keeps its own elements where they equal the first rank's, and -0 equals 0
+    (no public incident found).
+
+    INIT-1.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        tensors = list(tensors)
+        own = [tensor.detach().clone() for tensor in tensors]
+        super()._broadcast_state(tensors)
+        with torch.no_grad():
+            for tensor, before in zip(tensors, own, strict=True):
+                tensor.copy_(torch.where(tensor == before, before, tensor))
+
+
 class StridedBroadcast(Reference):
     """A strided parameter is broadcast without a contiguous copy, so gloo writes the wrong elements
     (pytorch#192920).

@@ -164,6 +164,7 @@ _CONTENTS: dict[str, Callable[[TrainingCase], bool]] = {
     "activation": lambda case: any(layer.activation != "none" for layer in case.model.layers),
     "batch above one": lambda case: case.data.batch_size > 1,
     "fractions": lambda case: case.values == "real",
+    "tiny numbers and zeros": lambda case: case.values == "faint",
     "large or small values": lambda case: case.log2_scale != 0,
     "withheld results": lambda case: case.perturbation.kind == "withheld",
     "delayed collectives": lambda case: case.perturbation.kind in ("delays", "late"),

@@ -105,6 +105,7 @@ _OPTIMIZERS = st.sampled_from(
     )
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
+_VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 11 + ("faint",)
 _NARROW = 2.0**20
 """The largest number of a dtype in which most runs on large inputs would overflow."""
 _OTHERS = st.none() | st.integers(1, 6)
@@ -237,10 +238,12 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
     if draft.model.layers[0].sparse:
         optimizer = Optimizer(log2_lr=optimizer.log2_lr)
         draft.clear_gradients()
-    values: Values = draft.choice(("integer", "real"))
+    values: Values = draft.choice(_VALUES)
     log2_scale = draft.choice((0, 0, 0, 8, -8))
     if min(DTYPES[layer.dtype].largest for layer in draft.model.layers) < _NARROW:
         log2_scale = min(log2_scale, 0)
+        # Rounding of tiny numbers depends on the moment at which an implementation divides.
+        values = "real" if values == "faint" else values
     _draw_situations(draft, "timing", "forwards")
     case = TrainingCase(
         model=draft.model,
