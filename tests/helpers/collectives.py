@@ -403,12 +403,15 @@ def messages(note: Notes) -> None:  # noqa: C901 - one function for each way to 
         return [sorted(sources), [received[n] for n in order]]
 
     def tags() -> Any:
-        first, second = torch.zeros(1), torch.zeros(1)
+        first, second = torch.zeros(2), torch.zeros(2)
+        works = []
         if rank == 0:
             works = [
-                dist.isend(torch.tensor([1.0]), 1, tag=1),
-                dist.isend(torch.tensor([2.0]), 1, tag=2),
+                dist.isend(torch.tensor([1.0, 3.0]), 1, tag=1),
+                dist.isend(torch.tensor([2.0, 4.0]), 1, tag=2),
             ]
+        dist.barrier()
+        if rank == 0:
             return [work.wait() for work in works if work is not None]
         if rank == 1:
             dist.recv(second, 0, tag=2)

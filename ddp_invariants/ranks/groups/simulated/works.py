@@ -97,7 +97,7 @@ def memory(tensor: Tensor) -> Tensor:
     return elements.view(torch.uint8) if elements.dtype == torch.bool else elements
 
 
-@dataclass
+@dataclass(eq=False)
 class Message:
     """A send or a receive.
 
