@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import caught
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ddp_invariants.cases.case import ShardCase, TrainingCase
+from ddp_invariants.cases.case import ShardCase, TrainingCase, Values
 from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.kinds import KINDS
 from ddp_invariants.cases.layers import Layer, Layout, Model
@@ -191,6 +191,10 @@ AXES = (
     Axis(
         "layout",
         **choices(Layout.__args__, lambda case: {each.layout for each in case.model.layers}),  # type: ignore[attr-defined]
+    ),
+    Axis(
+        "values",
+        **choices(Values.__args__, lambda case: {case.values}),  # type: ignore[attr-defined]
     ),
     Axis(
         "optimizer",

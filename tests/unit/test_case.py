@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -17,10 +18,13 @@ from ddp_invariants.cases.case import (
     Case,
     ShardCase,
     TrainingCase,
+    Values,
     case_id,
     describe,
     to_json,
 )
+from ddp_invariants.cases.extremes import EXTREMES
+from ddp_invariants.cases.kinds import KINDS
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer, Poison, Unused
 from ddp_invariants.cases.shrink import simpler
@@ -386,6 +390,35 @@ def test_every_rule_that_applies_has_cases(
     scope = Scope(declared=Declarations(gradients=gradients))
     assume(not scope.excluded(rule))
     assert data.draw(cases_for(rule, scope))
+
+
+def test_faint_numbers_are_fractions_zeros_subnormal_and_tiny_numbers() -> None:
+    """Zeros have both signs, and float32 holds every number exactly."""
+    drawn = numbers.numbers(replace(SIMPLEST, values="faint"), "samples", 400)
+    assert np.array_equal(drawn.astype(np.float32).astype(np.float64), drawn)
+    zeros, least = drawn[drawn == 0], float(np.finfo(np.float32).tiny)
+    assert {True, False} == set(np.signbit(zeros).tolist())
+    sizes = np.abs(drawn[drawn != 0])
+    subnormal, tiny, plain = sizes < least, (least < sizes) & (sizes < 1e-29), sizes > 2**-13
+    assert (subnormal.sum() + tiny.sum() + plain.sum()) == len(sizes)
+    assert min(len(zeros), subnormal.sum(), tiny.sum(), plain.sum()) > 50
+
+
+@pytest.mark.parametrize("values", ["integer", "real"])
+def test_few_formats_hold_the_numbers_of_an_extremes_layer(values: Values) -> None:
+    """Large integers change in float64 or float32, and floats change in narrower formats."""
+    drawn = numbers.numbers(replace(SIMPLEST, values=values), "samples", 3)
+    kept = {name: make(drawn) for name, make in EXTREMES.items()}
+    dtypes = KINDS["extremes"].buffer_dtypes
+    assert {name: str(value.dtype) for name, value in kept.items()} == dtypes
+    assert [int(n) for n in kept["total"].astype(np.float64)] != kept["total"].tolist()
+    assert kept["steps"].astype(np.float32).astype(np.float64).tolist() != kept["steps"].tolist()
+    for name, narrow in (("edges", np.float16), ("far", np.float32)):
+        zero, small, large = kept[name]
+        with np.errstate(over="ignore"):
+            assert np.isinf(large.astype(narrow))
+        assert zero == 0
+        assert 0 < abs(small) < np.finfo(kept[name].dtype).tiny
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "2", "3"])
