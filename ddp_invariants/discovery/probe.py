@@ -16,6 +16,7 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
 from ddp_invariants.discovery.inherited import inherited, relatives
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
+from ddp_invariants.discovery.promises import promised
 from ddp_invariants.discovery.refusals import raised_everywhere, refusal_of
 from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure, in_words
 from ddp_invariants.discovery.sampler_probe import of_sampler
@@ -92,7 +93,7 @@ def of_ddp(
     # Sending is probed last; nothing before depends on it.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
     scope = Scope(max_world_size, without, declared, backend=pool.backend)
-    probes = _Probes(pool, ddp, scope)
+    probes = _Probes(pool, ddp, scope, promised(ddp, described))
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
     how = base.ranks[0].driven
@@ -206,8 +207,8 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
 class _Probes:
     """Small cases run one by one on the implementation under test, until several have hung."""
 
-    def __init__(self, pool: Pool, ddp: Ddp, scope: Scope) -> None:
-        self.pool, self.ddp, self.scope = pool, ddp, scope
+    def __init__(self, pool: Pool, ddp: Ddp, scope: Scope, promises: frozenset[str]) -> None:
+        self.pool, self.ddp, self.scope, self.promised = pool, ddp, scope, promises
         self.hung = 0
 
     def run(
@@ -341,7 +342,7 @@ class _Probes:
         finding = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
         if MOVED in finding.met and finding.failure is None:
             return Probed(name, Standing.RIGHT, declared=excused)
-        if finding.failure is not None and name in declared.supports:
+        if finding.failure is not None and name in {*declared.supports, *self.promised}:
             return Probed(name, Standing.WRONG, f"BUF-1: {finding.failure.fact}", excused)
         return Probed(name, Standing.ABSENT, declared=excused)
 
