@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import limits
 import pytest
 from hypothesis import settings
 from probed import Discover, remembering
@@ -51,6 +52,11 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # the same
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         return file if file in WHOLE else nodeid
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Limit the time of each test."""
+    config.pluginmanager.register(limits)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
