@@ -132,6 +132,34 @@ class PlaceAlone(Slices):
         self.taken = self.start = state["taken"]
 
 
+class StartsTheLastOver(Slices):
+    """A state saved after the last index counts as one without progress, so the epoch starts over
+    (no public incident found).
+
+    SHARD-9: starts the same epoch over.
+    """
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.start == len(self):
+            self.taken = self.start = 0
+
+
+class SkipsUntilTheNextEpoch(Slices):
+    """A loaded position is cleared by set_epoch alone, so each iteration before that skips it
+    (no public incident found).
+
+    SHARD-9: skipped in every later iteration.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        self.taken = self.start
+        for index in self.mine()[self.taken :]:
+            self.taken += 1
+            yield index
+        self.taken = 0
+
+
 class Replays(Slices):
     """Only the epoch is restored, so a resumed epoch starts over (huggingface/transformers#40691).
 

@@ -105,7 +105,40 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
             f"{brief([resumed.following[1]])}, uninterrupted {brief([resumed.following[0]])}",
         )
         return caused(failure, resumption.of_the_next_epoch(resumed, view.case))
+    if resumed.repeated != resumed.whole:
+        consumed = len(resumed.taken) + len(resumed.taken_again)
+        return Failure(
+            "SHARD-9",
+            "a resumed sampler that is iterated again does not yield the whole epoch",
+            f"{where}, iterated again without set_epoch",
+            f"{brief([resumed.repeated])}, expected {brief([resumed.whole])}",
+            f"the {consumed} indices consumed before are skipped in every later iteration"
+            if resumed.repeated == resumed.whole[consumed:]
+            else "",
+        )
     return None
+
+
+def wrong_at_the_end(view: ShardView, resumed: resumption.Resumed) -> Failure | None:
+    """Return a failure if a state saved after the last index starts the same epoch over.
+
+    Such a state may belong to the next epoch. So an epoch that starts over is known only by its
+    order, and only if the state holds the epoch: otherwise the program has set it.
+    """
+    if (
+        view.declared.saves == "place"
+        or resumed.loaded != resumed.whole
+        or resumed.following[0] == resumed.whole
+    ):
+        return None
+    return Failure(
+        "SHARD-9",
+        "a state saved at the end of an epoch starts the same epoch over",
+        f"rank {resumed.rank}, {view.where(view.case.epochs[-1])}, saved after all "
+        f"{len(resumed.whole)} indices",
+        f"{brief([resumed.loaded])}, expected no index, or the next epoch's "
+        f"{brief([resumed.following[0]])}",
+    )
 
 
 def _off(loaded: list[int], resumed: resumption.Resumed) -> str:

@@ -14,6 +14,7 @@ from ddp_invariants.invariants.orders import not_sent_by_the_first
 from ddp_invariants.invariants.resumed import (
     conditions,
     raised_while_resuming,
+    wrong_at_the_end,
     wrong_in_another_world,
     wrong_resumption,
 )
@@ -132,14 +133,18 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
                 "no fixed rest"
             )
         if len(resumed.taken) >= len(whole):
-            continue  # A state saved at the end may belong to this epoch or to the next.
+            tally.compared += len(resumed.loaded)
+            failure = wrong_at_the_end(view, resumed)
+            if failure is not None:
+                return failure
+            continue
         tally.compared += len(whole) - len(resumed.taken)
         tally.meet(conditions(view))
         failure = wrong_resumption(view, resumed)
         if failure is not None:
             return failure
     if not tally.compared:
-        raise NotAbout("the epoch was over when the state was saved")
+        raise NotAbout("no index was left, or no rank had any")
     return None if view.answer.get("elsewhere") is None else wrong_in_another_world(view, tally)
 
 

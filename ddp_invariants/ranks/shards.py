@@ -185,8 +185,9 @@ def resumed(
         `taken` (indices before the state was saved), `rest` (the saved sampler's indices after
         that), `loaded` (the indices of a new sampler with the state, which is saved once more after
         one batch), `taken_again` (indices of that batch), `twice` (the indices of a new sampler
-        with that second state), `fresh` (the indices of a new sampler without a state), and
-        `following` (the next epoch's indices of the saved and of the loaded sampler).
+        with that second state), `repeated` (the same sampler, iterated again without `set_epoch`),
+        `fresh` (the indices of a new sampler without a state), and `following` (the next epoch's
+        indices of the saved and of the loaded sampler).
     """
     assert case.saved_after is not None
     epoch = case.epochs[-1]
@@ -200,6 +201,7 @@ def resumed(
     taken_again, state, rest_again = loading.saved(1)
     once_more.load(state, epoch)
     twice = once_more.indices()
+    repeated = once_more.indices()
     saving.set_epoch(epoch + 1)
     loading.set_epoch(epoch + 1)
     return {
@@ -209,6 +211,7 @@ def resumed(
         "taken_again": taken_again,
         "twice": twice,
         "fresh": fresh.indices(),
+        "repeated": repeated,
         "following": [saving.indices(), loading.indices()],
     }
 

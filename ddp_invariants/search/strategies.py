@@ -296,10 +296,15 @@ def shard_cases(
     if scaled:
         least_samples, world_size = _scaled(draw, least_samples, world_size)
     saved_after = draw(st.integers(1, 3)) if saved else None
-    if saved_after is not None:  # Leave samples for the batches after the saved state.
+    at_the_end = saved and draw(_ONE_IN_FOUR)
+    if saved_after is not None and not at_the_end:
+        # Leave samples for the batches after the saved state.
         least_samples = max(least_samples, world_size * (saved_after * size + 1))
+    samples = least_samples + draw(_SAMPLES)
+    if saved_after is not None and at_the_end:
+        samples = min(samples, world_size * saved_after * size)
     data = Data(
-        samples=least_samples + draw(_SAMPLES),
+        samples=samples,
         batch_size=size,
         shuffle=draw(_COINS),
         drop_last=drop_last,

@@ -1226,6 +1226,7 @@ def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None 
             "loaded": whole[2:],
             "taken_again": whole[2:4],
             "twice": whole[4:],
+            "repeated": whole,
             "fresh": whole[::-1],
             "following": [NEXT, NEXT],
         }
@@ -1251,6 +1252,32 @@ def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() ->
     assert finding.failure is None
     assert finding.met == set(ALL_RULES["SHARD-9"].needs) - {"another world size"}
     assert finding.compared == 8
+
+
+def test_shard9_tells_a_resumed_sampler_that_never_yields_a_whole_epoch_again() -> None:
+    """A resumed sampler that is iterated again without set_epoch yields the whole epoch."""
+    failure = went_on(1, {"repeated": LATER[4:]}).failure
+    assert failure is not None
+    assert failure.fact == "a resumed sampler that is iterated again does not yield the whole epoch"
+    assert failure.perhaps == "the 4 indices consumed before are skipped in every later iteration"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "following", "wrong"),
+    [([], NEXT, False), (NEXT, NEXT, False), (WHOLE, NEXT, True), (WHOLE, WHOLE, False)],
+)
+def test_shard9_lets_a_state_saved_at_the_end_belong_to_either_epoch(
+    loaded: list[int], following: list[int], wrong: bool
+) -> None:
+    """A state saved at the end yields nothing or the next epoch; starting over is wrong.
+
+    If two epochs have one order, nothing shows which of them it is.
+    """
+    answer = {"taken": WHOLE, "rest": [], "loaded": loaded, "following": [following, following]}
+    failure = went_on(0, answer).failure
+    assert (failure is not None) == wrong
+    if failure is not None:
+        assert failure.fact == "a state saved at the end of an epoch starts the same epoch over"
 
 
 LEFT = [1, 6, 0, 7, 4, 2, 8, 9, 10]
@@ -1286,6 +1313,7 @@ def taken_up(world_size: int, **changes: object) -> Finding:
             "loaded": whole[2:],
             "taken_again": whole[2:4],
             "twice": whole[4:],
+            "repeated": whole,
             "fresh": whole[::-1],
             "following": [NEXT, NEXT],
         }
@@ -1434,7 +1462,7 @@ def test_shard9_is_not_judged_where_nothing_is_left_and_accuses_what_raises() ->
     left to other rules.
     """
     assert (
-        went_on(0, {"taken": WHOLE, "rest": [], "loaded": WHOLE}).compared == 4
+        went_on(0, {"taken": WHOLE, "rest": [], "loaded": []}).compared == 4
     )  # Only rank 1 is compared.
     failure = went_on(
         0, {}, {"type": "KeyError", "phase": "resuming", "message": "'epoch'"}

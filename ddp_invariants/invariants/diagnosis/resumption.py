@@ -25,6 +25,7 @@ class Resumed:
         loaded: Indices that a new sampler yields with the state.
         taken_again: The first batch of `loaded`; the state is saved once more after it.
         twice: Indices that a new sampler yields with that second state.
+        repeated: Indices of the same sampler, iterated again without `set_epoch`.
         fresh: Indices that a new sampler yields without a state.
         following: The next epoch's indices of the saved sampler and of the loaded one.
         whole: The indices of the epoch without a save.
@@ -36,6 +37,7 @@ class Resumed:
     loaded: list[int]
     taken_again: list[int]
     twice: list[int]
+    repeated: list[int]
     fresh: list[int]
     following: list[list[int]]
     whole: list[int]
