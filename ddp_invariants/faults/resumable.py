@@ -100,12 +100,11 @@ class KeepsTheRest:
         ]
 
     def __iter__(self) -> Iterator[int]:
-        self.left, self.resumes = (
-            self.left if self.resumes and self.left is not None else self.mine(),
-            False,
-        )
-        while self.left:
-            yield self.left.pop(0)
+        # A list of its own, so that a second live iterator does not disturb the first.
+        left = self.left if self.resumes and self.left is not None else self.mine()
+        self.left, self.resumes = left, False
+        while left:
+            yield left.pop(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the next iteration's order."""

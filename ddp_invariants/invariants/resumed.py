@@ -123,10 +123,13 @@ def wrong_at_the_end(view: ShardView, resumed: resumption.Resumed) -> Failure | 
     """Return a failure if a state saved after the last index starts the same epoch over.
 
     Such a state may belong to the next epoch. So an epoch that starts over is known only by its
-    order, and only if the state holds the epoch: otherwise the program has set it.
+    order, and only if the state holds the epoch: otherwise the program has set it. Nor is it wrong
+    once the iteration has returned, as after an incomplete last batch.
     """
+    asked = (view.case.saved_after or 0) * view.case.data.batch_size
     if (
         view.declared.saves == "place"
+        or len(resumed.taken) < asked
         or resumed.loaded != resumed.whole
         or resumed.following[0] == resumed.whole
     ):

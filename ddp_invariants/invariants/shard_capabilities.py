@@ -133,7 +133,6 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
                 "no fixed rest"
             )
         if len(resumed.taken) >= len(whole):
-            tally.compared += len(resumed.loaded)
             failure = wrong_at_the_end(view, resumed)
             if failure is not None:
                 return failure
@@ -144,7 +143,7 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
         if failure is not None:
             return failure
     if not tally.compared:
-        raise NotAbout("no index was left, or no rank had any")
+        raise NotAbout("the epoch was over when the state was saved")
     return None if view.answer.get("elsewhere") is None else wrong_in_another_world(view, tally)
 
 

@@ -302,7 +302,7 @@ def shard_cases(
         least_samples = max(least_samples, world_size * (saved_after * size + 1))
     samples = least_samples + draw(_SAMPLES)
     if saved_after is not None and at_the_end:
-        samples = min(samples, world_size * saved_after * size)
+        samples = world_size * saved_after * size
     data = Data(
         samples=samples,
         batch_size=size,
