@@ -352,7 +352,7 @@ class DrainsWhatIsLeft(KeepsTheRest):
 
     def state_dict(self) -> dict[str, Any]:
         state = {"epoch": self.epoch, "left": list(self.left or [])}
-        self.left = []
+        (self.left or []).clear()
         return state
 
 
