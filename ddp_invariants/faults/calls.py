@@ -60,6 +60,17 @@ class DropsNamedArguments(_Reference):
         return super().forward(*args, **({"x": kwargs["x"]} if "x" in kwargs else {}))
 
 
+class DropsNamedNumbers(_Reference):
+    """Numbers that are given by name do not reach the module (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        kept = {name: value for name, value in kwargs.items() if not isinstance(value, float)}
+        return super().forward(*args, **kept)
+
+
 class FirstTwoArguments(_Reference):
     """The forward takes two arguments and ignores others (no public incident found).
 
@@ -162,6 +173,18 @@ class HooksTheFirstTensor(_Hooked):
 
     def _hooked(self, result: Any) -> Iterator[Tensor]:
         yield from list(ddp._tensors(result))[:1]
+
+
+class HooksWhatOccursOnce(_Hooked):
+    """A tensor that the results hold twice is taken for a part of a shared state, and not hooked
+    (no public incident found).
+
+    GRAD-1: never reduced.
+    """
+
+    def _hooked(self, result: Any) -> Iterator[Tensor]:
+        tensors = list(ddp._tensors(result))
+        yield from (tensor for tensor in tensors if sum(tensor is t for t in tensors) == 1)
 
 
 class KnowsExactTypes(_Hooked):

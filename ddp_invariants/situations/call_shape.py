@@ -14,9 +14,20 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
-InputForm = Literal["plain", "keyword", "halves", "others", "tuple", "list", "dict", "trained"]
+InputForm = Literal[
+    "plain", "keyword", "halves", "others", "tuple", "list", "dict", "trained", "option"
+]
 OutputForm = Literal[
-    "plain", "tuple", "list", "dict", "nested", "halves", "namedtuple", "dataclass", "mixed"
+    "plain",
+    "tuple",
+    "list",
+    "dict",
+    "nested",
+    "halves",
+    "namedtuple",
+    "dataclass",
+    "mixed",
+    "twice",
 ]
 Form = InputForm | OutputForm
 
@@ -32,10 +43,11 @@ class CallShape(Situation):
         inputs: The form of each micro-step's inputs. After the last, the first follows. `keyword`
             names the tensor; `halves` gives the batch in two tensors; `others` adds arguments that
             are no tensors; `tuple`, `list` and `dict` are containers; `trained` multiplies the
-            inputs by a parameter outside the wrapper.
+            inputs by a parameter outside the wrapper; `option` names a number, without which the
+            module returns another result.
         outputs: The form of each micro-step's outputs, likewise. All but `plain` and `halves`
             hold a second tensor that does not enter the loss; `mixed` also holds None, a string and
-            a number.
+            a number; `twice` holds the tensor of the loss twice.
     """
 
     beyond_scripts: ClassVar[str] = "forwards get inputs or return outputs in several forms"
@@ -155,7 +167,12 @@ TRAINED = "inputs that a trained parameter made"
 _CAPABILITIES: dict[
     str, tuple[tuple[InputForm, ...], tuple[OutputForm, ...], tuple[str, ...], str]
 ] = {
-    "keyword_inputs": (("keyword",), (), (), "a forward whose input is given by its name"),
+    "keyword_inputs": (
+        ("keyword", "option"),
+        (),
+        (),
+        "a forward whose input or option is given by its name",
+    ),
     "several_inputs": (
         ("halves", "others"),
         (),
@@ -176,7 +193,7 @@ _CAPABILITIES: dict[
     ),
     "nested_outputs": (
         (),
-        ("tuple", "list", "dict", "nested", "halves"),
+        ("tuple", "list", "dict", "nested", "halves", "twice"),
         (),
         "a forward that returns tuples, lists or dicts, of which some tensors enter no loss",
     ),

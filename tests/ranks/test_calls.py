@@ -25,6 +25,7 @@ FORMS = (
 )
 FAULTS = {
     "DropsNamedArguments": (CallShape(("others",)), "CALL-1"),
+    "DropsNamedNumbers": (CallShape(("option",)), "CALL-1"),
     "FirstTwoArguments": (CallShape(("others",)), "CALL-1"),
     "UnpacksContainers": (CallShape(("list",)), "CALL-1"),
     "ListOfTensors": (CallShape(outputs=("dict",)), "CALL-1"),
@@ -32,6 +33,7 @@ FAULTS = {
     "ZeroForNone": (CallShape(outputs=("mixed",)), "CALL-1"),
     "DetachesTheRest": (CallShape(outputs=("tuple",)), "CALL-1"),
     "HooksTheFirstTensor": (CallShape(outputs=("list",)), "GRAD-1"),
+    "HooksWhatOccursOnce": (CallShape(outputs=("twice",)), "GRAD-1"),
     "KnowsExactTypes": (CallShape(outputs=("dataclass",)), "GRAD-1"),
     "WaitsForEveryOutput": (CallShape(outputs=("nested",)), "GRAD-1"),
     "DetachesInputs": (CallShape(("trained",)), "CALL-2"),

@@ -48,10 +48,12 @@ class ShapedReplica(Replica):
 
     Attributes:
         form: The form of the outputs.
+        gain: The factor of the outputs in a call that names none.
         calls: For each forward, the received arguments and the returned result in words.
     """
 
     form: OutputForm = "plain"
+    gain: float = 1.0
 
     def __init__(self, model: Model, values_P: FloatArray, device: torch.device = CPU) -> None:
         super().__init__(model, values_P, device)
@@ -60,7 +62,9 @@ class ShapedReplica(Replica):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Take inputs of any form, and return outputs in the form of the micro-step."""
         received = described_call(args, kwargs)
-        result = packed(self.form, super().forward(inputs_in(args, kwargs)))
+        outputs = super().forward(inputs_in(args, kwargs))
+        gain = kwargs.get("gain", self.gain)
+        result = packed(self.form, outputs if gain == 1 else outputs * gain)
         self.calls.append((received, described(result)))
         return result
 
@@ -71,6 +75,7 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
     mask = torch.tensor([True, False], device=inputs.device)
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "keyword": ((), {"x": inputs}),
+        "option": ((inputs,), {"gain": 1.0}),
         "halves": ((inputs[:half], inputs[half:]), {}),
         "others": ((inputs, None, 3), {"mode": "train", "mask": mask}),
         "tuple": (((inputs, 3),), {}),
@@ -99,6 +104,7 @@ def packed(form: OutputForm, outputs: Tensor) -> Any:
     half, hidden = (len(outputs) + 1) // 2, outputs * 2
     return {
         "tuple": (outputs, hidden),
+        "twice": (outputs, outputs),
         "list": [hidden, outputs],
         "dict": {"hidden": hidden, "logits": outputs},
         "nested": {"states": ({"hidden": hidden}, [outputs]), "more": {}},

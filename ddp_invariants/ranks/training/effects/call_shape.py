@@ -59,7 +59,8 @@ class CallShape(Effect):
         """Give the replica the form of a micro-step."""
         self.number = step * self.case.accumulation + micro_step
         assert isinstance(replica, ShapedReplica)
-        replica.form = self.shape.forms(self.number)[1]
+        of_inputs, replica.form = self.shape.forms(self.number)
+        replica.gain = 2.0 if of_inputs == "option" else 1.0
 
     def through(self, module: Callable[..., Any]) -> Callable[[Tensor], Any]:
         """Return a function that calls a module in the form of the micro-step.
