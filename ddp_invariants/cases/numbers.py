@@ -62,8 +62,9 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
     fractions: FloatArray = ((drawn >> np.uint64(52)).astype(np.float64) * 2 + 1) / 4096 - 1
     if case.values == "real":
         return fractions
-    factors = _FAINT[(drawn & np.uint64(3)).astype(np.intp)]
-    return fractions * factors
+    factors: FloatArray = _FAINT[(drawn & np.uint64(3)).astype(np.intp)]
+    faint: FloatArray = fractions * factors
+    return faint
 
 
 def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
