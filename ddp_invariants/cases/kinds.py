@@ -26,6 +26,7 @@ LayerKind = Literal[
     "dropout",
     "terms",
     "extremes",
+    "mixed",
 ]
 
 Shape = tuple[int, ...]
@@ -50,6 +51,7 @@ class Kind:
     Attributes:
         parameters: Names and shapes of its parameters at an input width, in the order of
             registration. A layer without a bias has no `bias`.
+        parameter_dtypes: The dtypes of parameters that have not their layer's.
         buffers: The same of its buffers; each forward in training changes all of them.
         buffer_dtypes: The dtypes of buffers that have not their layer's.
         width: The width of its result, given the layer and its input width.
@@ -70,6 +72,7 @@ class Kind:
     """
 
     parameters: Callable[["Layer", int], dict[str, Shape]] = lambda _layer, _width: {}
+    parameter_dtypes: Mapping[str, str] = field(default_factory=dict)
     buffers: Callable[[int], dict[str, Shape]] = lambda _width: {}
     buffer_dtypes: Mapping[str, str] = field(default_factory=dict)
     width: Callable[["Layer", int], int] = lambda _layer, width: width
@@ -172,6 +175,11 @@ KINDS: dict[LayerKind, Kind] = {
         },
         passing=True,
         trains=False,
+    ),
+    "mixed": Kind(
+        parameters=lambda _layer, width: dict.fromkeys(("gain", "shift"), (width,)),
+        parameter_dtypes={"shift": "float64"},
+        low=False,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),
 }

@@ -53,6 +53,7 @@ class Layer(Strict):
             products of its input with `outputs` vectors, each with a share of its own (`share`).
             The vectors are named `module.0`, `module.1`, …. `extremes` has buffers of seven dtypes and
             no parameter; `cases.extremes` says which numbers they hold.
+            `mixed` is x * gain + shift, with a shift in float64.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.
         bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
@@ -154,6 +155,10 @@ class Layer(Strict):
     def complex(self) -> bool:
         """True if the layer's parameters are complex."""
         return bool(DTYPES[self.dtype].part)
+
+    def dtype_of(self, parameter: str) -> str:
+        """Return the dtype of one of the layer's parameters."""
+        return self.of_kind.parameter_dtypes.get(parameter, self.dtype)
 
     @property
     def lowered(self) -> Dtype:

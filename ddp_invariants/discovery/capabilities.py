@@ -191,9 +191,12 @@ _OWN: dict[str, Capability] = {
         (Layer("linear", 2, bias=True),),
     ),
     "float64": Capability(
-        lambda case: any(layer.dtype == "float64" for layer in case.model.layers),
+        lambda case: any(
+            "float64" in (layer.dtype, *layer.of_kind.parameter_dtypes.values())
+            for layer in case.model.layers
+        ),
         lambda case: _changed(
-            case,
+            _dropped(case, "mixed"),
             lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
         ),
         _changed(BASE, lambda layer: replace(layer, dtype="float64")),
@@ -223,6 +226,11 @@ _OWN: dict[str, Capability] = {
     "attention": _kind("attention"),
     "dropout": _kind("dropout"),
     "terms": _kind("terms"),
+    # Small integers round in no dtype.
+    "mixed": replace(
+        _kind("mixed"),
+        probe=replace(BASE, values="real", model=Model(4, (*FOUR, Layer("mixed")))),
+    ),
     "sgd": Capability(
         lambda case: case.optimizer.kind == "sgd",
         lambda case: replace(

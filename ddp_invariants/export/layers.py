@@ -28,7 +28,7 @@ def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
     def values(name: str) -> str:
         if name == "weight" and layer.kind == "linear":
             return _laid_out(tensor(name, layer.dtype), layer, width)
-        text = tensor(name, layer.dtype)
+        text = tensor(name, layer.dtype_of(name))
         last = name == "kernel" and layer.layout == "channels_last"
         return f"{text}.contiguous(memory_format=torch.channels_last)" if last else text
 

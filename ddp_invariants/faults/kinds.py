@@ -251,3 +251,20 @@ class LeavesItTransposed(StaysSparse):
     def _kept(self, mean: Tensor, gradient: Tensor) -> Tensor:
         del gradient
         return mean.t().contiguous().t() if mean.dim() == 2 else mean
+
+
+class DtypeOfTheModule(StaysSparse):
+    """All gradients of a module are averaged in the dtype of its first parameter
+    (no public incident found).
+
+    GRAD-2: rounded to float32.
+    """
+
+    def sync_gradients(self) -> None:
+        owned = [list(module.parameters(recurse=False)) for module in self.module.modules()]
+        self._dtypes = {id(each.grad): own[0].dtype for own in owned for each in own}
+        super().sync_gradients()
+
+    def _dense(self, gradient: Tensor) -> Tensor:
+        mean = super()._dense(gradient.to(self._dtypes[id(gradient)]))
+        return self._kept(mean, gradient)

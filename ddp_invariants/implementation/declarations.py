@@ -214,6 +214,7 @@ CAPABILITIES: dict[str, str] = {
     "batch_norm": "a BatchNorm, in training by each rank's own batch",
     "attention": "a self-attention",
     "dropout": "layers that draw random numbers",
+    "mixed": "layers with parameters of two dtypes",
     "terms": "a list of parameters (nn.ParameterList)",
     **{name: f"{name} parameters beside others" for name in LOW_PRECISION},
     "complex": "complex parameters beside others",

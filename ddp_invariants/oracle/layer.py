@@ -66,7 +66,7 @@ class Place:
         """Return a parameter's values in the dtype the layer computes in, in a shape if given."""
         values = self.values(name)
         values = values.reshape(shape) if shape else values
-        return cast(exactly(values), self.layer.dtype, self.computed)
+        return cast(exactly(values), self.layer.dtype_of(name), self.computed)
 
     @property
     def bias(self) -> Ball | None:

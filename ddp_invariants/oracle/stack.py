@@ -129,7 +129,7 @@ class Stack:
 
         Parts are added up in the dtype they were computed in, or cast to the parameter's before.
         """
-        name, own = place.full(own_name), place.layer.dtype
+        name, own = place.full(own_name), place.layer.dtype_of(own_name)
         known, gradient = self.gradients.get(name), cast(gradient, dtype, own)
         self.gradients[name] = (
             gradient

@@ -13,7 +13,16 @@ _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _BLOCKS = st.sampled_from(
     ("",) * 20
-    + ("convolution", "norm", "attention", "transformer", "dropout", "batch_norm", "extremes")
+    + (
+        "convolution",
+        "norm",
+        "attention",
+        "transformer",
+        "dropout",
+        "batch_norm",
+        "extremes",
+        "mixed",
+    )
 )
 """Blocks of layers, drawn rarely: they cost more to judge, and little around them stays exact."""
 _EMBEDDINGS = st.sampled_from(("",) * 27 + ("dense", "sparse", "tied", "dense", "sparse"))
@@ -242,15 +251,22 @@ def _with_embedding(
 
 def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Layer]:
     """Return layers of a kind that needs a certain width, after a layer that makes this width."""
-    least = {"convolution": 4, "batch_norm": 4, "norm": 1, "dropout": 1, "extremes": 1}.get(name, 2)
+    least = {
+        "convolution": 4,
+        "batch_norm": 4,
+        "norm": 1,
+        "dropout": 1,
+        "extremes": 1,
+        "mixed": 1,
+    }.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
     if name == "convolution":
         return [*first, replace(convolution, outputs=width // 4)]
     if name == "dropout":
         return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
-    if name == "extremes":
-        return [Layer("extremes")]
+    if name in ("extremes", "mixed"):
+        return [Layer("extremes") if name == "extremes" else Layer("mixed", dtype=dtype)]
     if name == "batch_norm":
         return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)

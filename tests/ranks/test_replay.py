@@ -63,6 +63,7 @@ RICH = TrainingCase(
             Layer("empty"),
             Layer("statistics"),
             Layer("extremes"),
+            Layer("mixed"),
             Layer("linear", 4, tied=1, bias=True),
             Layer("linear", 4, layout="channels_last", activation="gelu"),
             Layer("linear", 4, dtype="complex64", bias=True, layout="strided"),
