@@ -108,12 +108,8 @@ class FlushesSubnormals(SentOneByOne):
         return super()._sent(buffer)
 
 
-class LosesTheSignOfZero(SentOneByOne):
-    """A broadcast is made of a sum to which all other ranks add zero, and -0 + 0 is 0
-    (no public incident found).
-
-    INIT-2.
-    """
+class SentAsSums(SentOneByOne):
+    """Right: a broadcast is a sum to which all other ranks add zero, so -0 becomes 0."""
 
     def _sent(self, buffer: Tensor) -> Tensor:
         if not buffer.is_floating_point():

@@ -43,11 +43,7 @@ class NoBufferBroadcast(Reference):
 
 
 class CopiesWhatDiffers(Reference):
-    """A rank keeps its own elements where they equal the first rank's, and -0 equals 0
-    (no public incident found).
-
-    INIT-1.
-    """
+    """Right: a rank keeps its own elements where they equal the first rank's, and -0 equals 0."""
 
     def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         tensors = list(tensors)

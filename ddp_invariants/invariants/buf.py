@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_invariants.cases.formats import FloatArray
-from ddp_invariants.invariants.compare import number, parted
+from ddp_invariants.invariants.compare import apart, number
 from ddp_invariants.invariants.diagnosis import kept
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import NO_BUFFERS, lacks
@@ -60,7 +60,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
         tally.meet({MOVED: any(tensors != left[0] for tensors in left)})
         for rank, tensors in enumerate(started[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
-            difference = parted(started[0], tensors, "rank 0 holds")
+            difference = apart(started[0], tensors, "rank 0 holds")
             if difference is not None:
                 failure = Failure(
                     "BUF-1",

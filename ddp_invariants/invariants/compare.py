@@ -1,5 +1,6 @@
 """Comparisons that name the place of a difference: bitwise between ranks, and against a ball."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +37,31 @@ def parted(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | N
     Returns:
         The first difference; None if all bits agree.
     """
+    return _first(wanted, actual, owner, lambda _, bits: bits)
+
+
+def apart(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
+    """Return the first difference as `parted` does, but zeros of either sign are equal.
+
+    A right broadcast may be a sum to which all other ranks add zero: -0 + 0 is 0.
+    """
+    return _first(wanted, actual, owner, _unsigned_zeros)
+
+
+def _unsigned_zeros(slot: Slot, bits: bytes) -> bytes:
+    """Return the bits of a tensor with every negative zero made positive."""
+    if slot.dtype is None or not any(kind in slot.dtype for kind in ("float", "complex")):
+        return bits
+    width = slot.nbytes // max(slot.numbers, 1)
+    words = np.frombuffer(bits, f"<u{width}").copy()
+    words[words == 1 << (8 * width - 1)] = 0
+    return words.tobytes()
+
+
+def _first(
+    wanted: Tensors, actual: Tensors, owner: str, seen: Callable[[Slot, bytes], bytes]
+) -> TensorDifference | None:
+    """Return the first difference between the bits that are seen of two records."""
     if wanted.layout is actual.layout and wanted.bits == actual.bits:
         return None
     if len(wanted.layout.slots) != len(actual.layout.slots):
@@ -48,8 +74,8 @@ def parted(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | N
     for expected, got in zip(wanted.layout.slots, actual.layout.slots, strict=True):
         size_wanted, size_actual = expected.nbytes, got.nbytes
         bits_wanted, bits_actual = (
-            wanted.bits[start_wanted : start_wanted + size_wanted],
-            actual.bits[start_actual : start_actual + size_actual],
+            seen(expected, wanted.bits[start_wanted : start_wanted + size_wanted]),
+            seen(got, actual.bits[start_actual : start_actual + size_actual]),
         )
         start_wanted, start_actual = start_wanted + size_wanted, start_actual + size_actual
         if expected != got:

@@ -4,7 +4,7 @@ Wrapping changes nothing else.
 """
 
 from ddp_invariants.implementation.declarations import SHARDED
-from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.compare import apart
 from ddp_invariants.invariants.diagnosis import starts
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import NO_BUFFERS, SEEDED, Exclusion
@@ -44,7 +44,7 @@ def _like_the_source(
     )
     for rank, tensors in enumerate(started):
         tally.compared += sum(tensors.layout.sizes)
-        difference = parted(built[0], tensors, "rank 0 built")
+        difference = apart(built[0], tensors, "rank 0 built")
         if difference is not None:
             place = (
                 difference.place
@@ -177,7 +177,7 @@ def _changed_value(view: EvidenceView) -> Failure | None:
         )
         assert built is not None
         assert wrapped is not None
-        difference = parted(built, wrapped, "rank 0 built")
+        difference = apart(built, wrapped, "rank 0 built")
         if difference is not None:
             return Failure(
                 "INIT-3", SOURCE_CHANGED, f"rank 0, {difference.place}", difference.words

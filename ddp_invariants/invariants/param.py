@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ddp_invariants.invariants.compare import outside, parted
+from ddp_invariants.invariants.compare import apart, outside, parted
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, Exclusion, lacks
@@ -32,7 +32,7 @@ def _identical(
         tally.meet({TWO_RANKS: len(records) > 1})
         for rank, tensors in enumerate(records[1:], start=1):
             tally.compared += sum(tensors.layout.sizes)
-            difference = parted(records[0], tensors, "rank 0 holds")
+            difference = apart(records[0], tensors, "rank 0 holds")
             if difference is not None:
                 failure = Failure(
                     rule,

@@ -16,7 +16,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
-from ddp_invariants.invariants.compare import outside, parted
+from ddp_invariants.invariants.compare import apart, outside, parted
 from ddp_invariants.invariants.diagnosis.reduced_gradient import ReducedGradient
 from ddp_invariants.invariants.diagnosis.reductions import predictions
 from ddp_invariants.invariants.rule import Tally
@@ -237,6 +237,19 @@ def test_evidence_of_complex_numbers_is_that_of_their_parts() -> None:
     outlier = outside(record, np.array([7.0, 1, 2, 3, 4.5, 9]), exactly(record.values_P), Tally())
     assert outlier is not None
     assert outlier.words.startswith("4.5 at (0, 1).imag, expected 4; 1 of 4 parts differ")
+
+
+def test_zeros_of_either_sign_are_equal_values_and_different_bits() -> None:
+    """`parted` compares bits. `apart` takes -0 for 0, in floats alone, and tells all else."""
+    positive, negative = noted(0, complex(3, 0)), noted(0, complex(3, -0.0))
+    assert parted(positive, negative, "rank 0 holds") is not None
+    assert apart(positive, negative, "rank 0 holds") is None
+    assert apart(positive, noted(0, complex(3, 1e-45)), "rank 0 holds") is not None
+    layout = Layout((Slot("count", "int64", (1,)),))
+    counts = [Tensors(layout, np.int64(count).tobytes()) for count in (0, -(2**63))]
+    different = apart(*counts, "rank 0 holds")
+    assert different is not None
+    assert different.words.startswith(f"{-(2**63)} at (0,), rank 0 holds 0")
 
 
 KINDS = [
