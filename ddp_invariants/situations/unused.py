@@ -197,6 +197,8 @@ def _check_training(case: TrainingCase, step: int) -> None:
 def _whole_model(draft: Draft) -> tuple[Unused, ...]:
     """Draw a model of which one rank uses no layer, in one step or in all."""
     draft.world_size = max(2, draft.world_size)
+    # Every rank still gets a batch.
+    draft.data = replace(draft.data, samples=max(draft.world_size, draft.data.samples))
     layers = (draft.square(),) * draft.choice((1, 2, 3))
     draft.model = Model(draft.model.widths()[-1], layers)
     rank, step = draft.any_rank(), draft.any_step() if draft.coin() else None

@@ -82,9 +82,11 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     )
     result = form.rounded(apart.centre, apart.radius, (x.most + middle.most) * scale.most, 6, 0.0)
     weighed = times(result, exactly(gain), dtype)
+    # The scale times the gain may fall below the smallest number before x is multiplied by it.
+    faint = form.smallest * (x.most + middle.most)
     # The shift is added to the whole, or to what the mean makes of it, and that to the rest.
     shifted = form.rounded(
-        weighed.centre + shift, weighed.radius, weighed.most + np.abs(shift), 2, 0.0
+        weighed.centre + shift, weighed.radius + faint, weighed.most + np.abs(shift), 2, 0.0
     )
     # If torch multiplies both first, the products must not overflow.
     fits = _fits((x.most, middle.most), scale.most, np.abs(gain), dtype=dtype)

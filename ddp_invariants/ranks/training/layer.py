@@ -24,12 +24,16 @@ class Values:
     def __init__(self, values_P: NDArray[np.float64], device: torch.device = CPU) -> None:
         self.values_P, self.taken, self.device = values_P, 0, device
 
-    def take(self, *shape: int) -> Tensor:
-        """Return the next numbers as a float64 tensor of that shape."""
+    def drawn(self, *shape: int) -> NDArray[np.float64]:
+        """Return the next numbers as an array of that shape."""
         count = int(np.prod(shape, dtype=int))
         piece = self.values_P[self.taken : self.taken + count]
         self.taken += count
-        return torch.from_numpy(piece.copy()).to(self.device).reshape(shape)
+        return piece.reshape(shape)
+
+    def take(self, *shape: int) -> Tensor:
+        """Return the next numbers as a float64 tensor of that shape, on the device."""
+        return torch.from_numpy(self.drawn(*shape).copy()).to(self.device)
 
     def of(self, dtype: Dtype, *shape: int) -> Tensor:
         """Return the next numbers in a dtype and shape; a complex element takes two."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,7 +48,7 @@ class Extremes(nn.Module):
 def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     return Extremes(
         *(
-            torch.tensor(EXTREMES[name](values.take(*shape).cpu().numpy()), device=values.device)
+            torch.from_numpy(np.asarray(EXTREMES[name](values.drawn(*shape)))).to(values.device)
             for name, shape in layer.of_kind.buffers(width).items()
         )
     )
