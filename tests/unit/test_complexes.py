@@ -246,8 +246,8 @@ def test_zeros_of_either_sign_are_equal_values_and_different_bits() -> None:
     assert apart(positive, negative, "rank 0 holds") is None
     assert apart(positive, noted(0, complex(3, 1e-45)), "rank 0 holds") is not None
     layout = Layout((Slot("count", "int64", (1,)),))
-    counts = [Tensors(layout, np.int64(count).tobytes()) for count in (0, -(2**63))]
-    different = apart(*counts, "rank 0 holds")
+    zero, least = (Tensors(layout, np.int64(count).tobytes()) for count in (0, -(2**63)))
+    different = apart(zero, least, "rank 0 holds")
     assert different is not None
     assert different.words.startswith(f"{-(2**63)} at (0,), rank 0 holds 0")
 
