@@ -50,9 +50,10 @@ def apart(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | No
 
 def _unsigned_zeros(slot: Slot, bits: bytes) -> bytes:
     """Return the bits of a tensor with every negative zero made positive."""
-    if slot.dtype is None or not any(kind in slot.dtype for kind in ("float", "complex")):
+    floats = slot.dtype is not None and any(kind in slot.dtype for kind in ("float", "complex"))
+    if not floats or not bits:
         return bits
-    width = slot.nbytes // max(slot.numbers, 1)
+    width = slot.nbytes // slot.numbers
     words = np.frombuffer(bits, f"<u{width}").copy()
     words[words == 1 << (8 * width - 1)] = 0
     return words.tobytes()
