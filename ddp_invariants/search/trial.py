@@ -8,7 +8,7 @@ evidence, and the ledger keeps their findings.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hypothesis.errors import Flaky
+from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
@@ -31,6 +31,8 @@ from ddp_invariants.search.survey import Plan
 
 __all__ = ["Options", "Trial"]
 
+MOST_FRUITLESS = 20
+"""Blocks of a survey without a case, after which it ends."""
 ROUNDS = 5
 """Searches a property makes at most. It makes another while a situation its rule needs is unmet."""
 
@@ -195,10 +197,17 @@ class Trial(Runner):
             HarnessError: The harness failed.
         """
         plan = Plan(rules, self.scope)
-        search = Search(self, "", plan.add, cases)
+        search, fruitless = Search(self, "", plan.add, cases), 0
         try:
             for block in plan.blocks(search.left):
-                search.drive(block.name, block.asked, block.cases + 1)
+                try:
+                    search.drive(block.name, block.asked, block.cases + 1)
+                except (
+                    Unsatisfiable
+                ):  # Its rare cases came up in no draw. Another block may find some.
+                    fruitless += 1
+                    if fruitless == MOST_FRUITLESS:
+                        break
         except (Violation, Flaky):
             return self._surveyed(search)
         return Surveyed(search.cases.total())
