@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddp_invariants.faults.several import HooksDieWithTheWrapper
 from ddp_invariants.reference import ddp
@@ -285,10 +285,8 @@ class NotesInputGradients(_Reference):
         self.reached += 1
 
 
-class HooksServeEveryMethod(HooksDieWithTheWrapper):
-    """Right: attributes of the module are the wrapper's, too, and hooks on parameters need no
-    forward of the wrapper.
-    """
+class _SharesAttributes(nn.Module):
+    """A module whose attributes include those of the module that it wraps."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -299,17 +297,15 @@ class HooksServeEveryMethod(HooksDieWithTheWrapper):
             return getattr(self.module, name)
 
 
-class MethodsMissTheWrapper(_Reference):
+class HooksServeEveryMethod(_SharesAttributes, HooksDieWithTheWrapper):
+    """Right: attributes of the module are the wrapper's, too, and hooks on parameters need no
+    forward of the wrapper.
+    """
+
+
+class MethodsMissTheWrapper(_SharesAttributes, _Reference):
     """The module's attributes are the wrapper's, too, but only the wrapper's forward prepares a
     reduction, so a forward through another method is never reduced (no public incident found).
 
     CALL-3: never reduced.
     """
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-            return getattr(self.module, name)

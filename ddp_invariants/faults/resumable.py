@@ -308,19 +308,12 @@ class CountsAnew(Slices):
         self.taken = 0
 
 
-class SkipsInEveryEpoch(Slices):
+class SkipsInEveryEpoch(SkipsUntilTheNextEpoch):
     """Indices that were to be skipped once are skipped in every later epoch
     (huggingface/accelerate#1451).
 
     SHARD-9: the skip stays.
     """
-
-    def __iter__(self) -> Iterator[int]:
-        self.taken = self.start
-        for index in self.mine()[self.start :]:
-            self.taken += 1
-            yield index
-        self.taken = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch, self.taken = epoch, 0

@@ -6,6 +6,7 @@ evidence, and the ledger keeps their findings.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from hypothesis.errors import Flaky, Unsatisfiable
@@ -31,8 +32,6 @@ from ddp_invariants.search.survey import Plan
 
 __all__ = ["Options", "Trial"]
 
-MOST_FRUITLESS = 20
-"""Blocks of a survey without a case, after which it ends."""
 ROUNDS = 5
 """Searches a property makes at most. It makes another while a situation its rule needs is unmet."""
 
@@ -197,17 +196,12 @@ class Trial(Runner):
             HarnessError: The harness failed.
         """
         plan = Plan(rules, self.scope)
-        search, fruitless = Search(self, "", plan.add, cases), 0
+        search = Search(self, "", plan.add, cases)
         try:
             for block in plan.blocks(search.left):
-                try:
+                # The plan goes on without a feature that no draw has.
+                with suppress(Unsatisfiable):
                     search.drive(block.name, block.asked, block.cases + 1)
-                except (
-                    Unsatisfiable
-                ):  # Its rare cases came up in no draw. Another block may find some.
-                    fruitless += 1
-                    if fruitless == MOST_FRUITLESS:
-                        break
         except (Violation, Flaky):
             return self._surveyed(search)
         return Surveyed(search.cases.total())

@@ -43,7 +43,9 @@ SHARED_COUNT = """
             self.first = len({id(each) for each in WRAPPED}) == 1
             WRAPPED[:] = WRAPPED[-1:] if dist.get_world_size() == 1 else WRAPPED
             for tensor in (*module.parameters(), *module.buffers()):
-                dist.broadcast(tensor.data, 0, group=process_group)
+                same = tensor.detach().contiguous()
+                dist.broadcast(same, 0, group=process_group)
+                tensor.data.copy_(same)
 
         def forward(self, *inputs):
             return self.module(*inputs)
@@ -52,10 +54,11 @@ SHARED_COUNT = """
             size = dist.get_world_size(self.group)
             for parameter in self.module.parameters():
                 if parameter.requires_grad:
-                    if parameter.grad is None:
-                        parameter.grad = torch.zeros_like(parameter)
-                    dist.all_reduce(parameter.grad, group=self.group)
-                    parameter.grad /= size if self.first else 2 * size
+                    total = torch.zeros_like(parameter)  # A gradient may be expanded or sparse.
+                    if parameter.grad is not None:
+                        total += parameter.grad
+                    dist.all_reduce(total, group=self.group)
+                    parameter.grad = total / (size if self.first else 2 * size)
             WRAPPED.clear()
 """
 """It keeps its wrappers in its module, which the ranks of a simulation share."""
