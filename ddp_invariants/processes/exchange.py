@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
+from io import FileIO
 from typing import Any
 
 from ddp_invariants.errors import HarnessError, LoadFailure, WireError
@@ -69,7 +70,7 @@ class _Meeting:
     """A connected group: its name in the ranks, and its store's anonymous file, if there is one."""
 
     name: str
-    file: int | None = None
+    file: FileIO | None = None
 
 
 class RankProcesses:
@@ -174,9 +175,9 @@ class RankProcesses:
         Meanwhile read the ranks' printed output.
         """
         printing = {
-            self.running[rank].output: rank
+            process.output: rank
             for rank in waiting.values()
-            if not self.running[rank].ended
+            if not (process := self.running[rank]).ended and process.output is not None
         }
         sources: list[Any] = [*waiting, *printing]
         ready, _, _ = select.select(sources, [], [], seconds)
@@ -269,14 +270,14 @@ class RankProcesses:
         )
         return meeting
 
-    def _store(self, ranks: tuple[int, ...]) -> tuple[str, int | None]:
+    def _store(self, ranks: tuple[int, ...]) -> tuple[str, FileIO | None]:
         """Return the address of a new store for these ranks, and its file if it is one."""
         own_addresses = [
             host.own_address() for host in map(self.host, ranks) if isinstance(host, RemoteHost)
         ]
         if not own_addresses:
-            file = os.memfd_create("store")
-            return f"/proc/{os.getpid()}/fd/{file}", file
+            file = FileIO(os.memfd_create("store"), "r+")
+            return f"/proc/{os.getpid()}/fd/{file.fileno()}", file
         address = next(
             (text for text in own_addresses if not ipaddress.ip_address(text).is_loopback),
             own_addresses[0],
@@ -334,13 +335,12 @@ class RankProcesses:
         FileStore of a living rank would write its farewell into the next file with the same
         descriptor.
         """
-        for process in self.running.values():
-            process.retire()
-        for meeting in self._meetings.values():
-            if meeting.file is not None:
-                os.close(meeting.file)
-        self.running.clear()
-        self._meetings.clear()
+        while self.running:
+            self.running.popitem()[1].retire()
+        while self._meetings:
+            file = self._meetings.popitem()[1].file
+            if file is not None:
+                file.close()
 
 
 def _how(status: int) -> str:

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Self
 
@@ -144,13 +145,16 @@ class Process:
     The pool reads the printed output while it waits for the rank, and keeps only the end. So a rank
     that floods its output takes time, but never memory. The stacks go to a separate file, so that
     no flood removes them.
+
+    Files rather than descriptors: one that is closed twice, as when another thread still uses the
+    pool, closes no descriptor that was given to somebody else in between.
     """
 
     host: HostClient
     pid: int
     control: socket.socket
-    output: int
-    stacks: int
+    output: FileIO
+    stacks: FileIO
     words: LastWords
     ended: bool = False
     tail: bytes = b""
@@ -165,30 +169,24 @@ class Process:
             HarnessError: It cannot.
         """
         pool_end, rank_end = socket.socketpair()
-        output, printing = os.pipe()
-        os.set_blocking(output, False)
-        stacks = os.memfd_create(f"rank{rank}")
+        reading, writing = os.pipe()
+        output, printing = FileIO(reading), FileIO(writing, "w")
+        os.set_blocking(reading, False)
+        stacks, words = (
+            FileIO(os.memfd_create(f"{name}{rank}"), "r+") for name in ("rank", "words")
+        )
         fcntl.fcntl(stacks, fcntl.F_SETFL, os.O_APPEND)
-        words = os.memfd_create(f"words{rank}")
-        os.ftruncate(words, WORDS_SIZE)
+        words.truncate(WORDS_SIZE)
         try:
-            return cls(
-                host,
-                host.fork(rank, rank_end, printing, stacks, words),
-                pool_end,
-                output,
-                stacks,
-                LastWords(words),
-            )
+            pid = host.fork(rank, rank_end, printing.fileno(), stacks.fileno(), words.fileno())
+            return cls(host, pid, pool_end, output, stacks, LastWords(words.fileno()))
         except HarnessError:
-            pool_end.close()
-            os.close(output)
-            os.close(stacks)
+            for kept in (pool_end, output, stacks):
+                kept.close()
             raise
         finally:
-            rank_end.close()
-            os.close(printing)
-            os.close(words)
+            for sent in (rank_end, printing, words):
+                sent.close()
 
     def forget_output(self) -> None:
         """Forget the printed output and the stacks of the last request."""
@@ -196,16 +194,15 @@ class Process:
             if not self.drain():
                 break
         self.tail = b""
-        if os.fstat(self.stacks).st_size:
-            os.ftruncate(self.stacks, 0)
+        if os.fstat(self.stacks.fileno()).st_size:
+            self.stacks.truncate(0)
 
     def drain(self) -> bool:
         """Read printed output from the pipe, and return whether there was any."""
         if self.ended:
             return False
-        try:
-            piece = os.read(self.output, _PIPE)
-        except BlockingIOError:
+        piece = self.output.read(_PIPE)
+        if piece is None:
             return False
         # It has closed its stdout and stderr, or it is gone with all processes that inherited them.
         self.ended = not piece
@@ -227,7 +224,7 @@ class Process:
         Stacks exist if the pool asked for them or the process crashed.
         """
         self.drain()
-        stacks = os.pread(self.stacks, _OUTPUT_KEPT, 0)
+        stacks = os.pread(self.stacks.fileno(), _OUTPUT_KEPT, 0)
         return "\n".join(
             text
             for piece in (stacks, self.tail)
@@ -264,8 +261,8 @@ class Process:
         """
         self.words.close()
         self.control.close()
-        os.close(self.output)
-        os.close(self.stacks)
+        self.output.close()
+        self.stacks.close()
         try:
             return self.host.end(self.pid)
         except HarnessError:  # The host is gone, and has taken its ranks along.

@@ -190,7 +190,7 @@ class RemoteProcess:
     host: RemoteHost
     pid: int
     control: socket.socket
-    output: int = -1
+    output: None = None
     ended: bool = True
     loaded: set[Ddp | Sampler] = field(default_factory=set)
     altered_by: Ddp | Sampler | None = None

@@ -14,6 +14,7 @@ tests of probing itself.
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +38,8 @@ from ddp_invariants.records.evidence import TrainingEvidence
 ROOT = Path(__file__).resolve().parents[2]
 Discover = Callable[..., Discovery]
 _probe: Discover = probe.discover  # Kept here, because sessions.py replaces the attribute.
+_one_at_a_time = threading.Lock()
+"""Held while an attribute of `probe` is replaced: the gate probes its two sides in two threads."""
 
 
 def of_the_checkout(name: str) -> bool:
@@ -67,6 +70,7 @@ def simulated(
 
     if pool.backend == ON_THE_CPU:
         with (
+            _one_at_a_time,
             patch.object(pool, "train", simulate),
             patch.object(probe, "why_not_simulated", compared),
             suppress(LoadFailure),  # What is no wrapper there may be one over gloo.

@@ -113,6 +113,16 @@ def test_closing_a_pool_ends_its_ranks_and_closes_its_descriptors(
     assert descriptors() == before
 
 
+def test_a_rank_that_is_ended_twice_closes_no_descriptor_of_others(pool: Pool) -> None:
+    """A pool that is closed while a thread uses it ends its ranks twice."""
+    process = pool.processes.host(0).start(0)
+    process.retire()
+    others = [os.memfd_create("other") for _ in range(8)]  # They take over the numbers.
+    process.retire()
+    for descriptor in others:
+        os.close(descriptor)
+
+
 def test_a_rank_that_is_killed_from_outside_is_a_verdict_and_is_replaced(pool: Pool) -> None:
     """LIVE-1 names a killed rank and the signal, and the next case is judged as usual."""
     pool.train(CASE, Ddp())
