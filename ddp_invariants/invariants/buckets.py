@@ -21,6 +21,8 @@ _REDUCTIONS = (
 )
 
 
+_OF_GRADIENTS = ("SUM", "AVG", "PREMUL_SUM")
+"""The operations that make a mean or a sum of gradients."""
 _PADDING = 32
 """A bucket may be padded to a multiple of this many elements, or of the world size if larger.
 
@@ -30,9 +32,10 @@ excess that no padding explains.
 
 
 def reductions(evidence: RankEvidence, step: int) -> list[Call]:
-    """Return the reductions of a step's gradients, in the order they were started.
+    """Return a step's reductions that may carry gradients, in the order they were started.
 
-    Reductions of integers are left out: they carry no gradients.
+    Reductions of integers are left out. A wrong implementation may reduce gradients by any
+    operation.
     """
     began, ended, _ = evidence.backwards[step]
     return [
@@ -44,10 +47,27 @@ def reductions(evidence: RankEvidence, step: int) -> list[Call]:
     ]
 
 
+def buckets(evidence: RankEvidence, step: int) -> list[Call]:
+    """Return a step's reductions that carry gradients: sums and averages, but no sum of flags.
+
+    A reduction holds flags if it has as many elements as there are gradients, and if the other
+    reductions have exactly the elements of the gradients. Padded buckets may imitate that: a judge
+    accuses nobody whose sums are right with the flags counted.
+    """
+    sums = [call for call in reductions(evidence, step) if call.operation in _OF_GRADIENTS]
+    gradients = evidence.at("reduced", step)
+    sizes = [slot.numbers for slot in gradients.layout.slots if slot.dtype] if gradients else []
+    flags = [call for call in sums if call.elements == len(sizes)]
+    rest = [call for call in sums if len(flags) != 1 or call is not flags[0]]
+    # Complex gradients travel as they are or as their parts.
+    numbers = sum(call.elements * (1 + (call.dtype in PARTS)) for call in rest)
+    return rest if numbers == sum(sizes) else sums
+
+
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:
-    """Return the number of reductions that the first rank started in each step's backward."""
+    """Return the number of buckets that the first rank sent in each step's backward."""
     return [
-        len(reductions(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))
+        len(buckets(evidence.ranks[0], step)) for step in range(len(evidence.ranks[0].backwards))
     ]
 
 
@@ -63,12 +83,12 @@ def overlapping(evidence: TrainingEvidence) -> bool:
         (rank, step, arrived)
         for rank in evidence.ranks
         for step, (_, _, arrived) in enumerate(rank.backwards)
-        if step and len(reductions(rank, step)) > 1
+        if step and len(buckets(rank, step)) > 1
     ]
     if any(call.aside for rank in evidence.ranks for call in rank.calls):
         return False
     return bool(steps) and all(
-        bool(arrived) and reductions(rank, step)[0].launched < arrived[-1][1]
+        bool(arrived) and buckets(rank, step)[0].launched < arrived[-1][1]
         for rank, step, arrived in steps
     )
 
@@ -114,7 +134,8 @@ def wrongly_filled(
         view.layout(step),
         view.declared.buckets == "reach",
     )
-    sent = reductions(evidence, step)
+    sums = [call for call in reductions(evidence, step) if call.operation in _OF_GRADIENTS]
+    sent = buckets(evidence, step)
     # Complex gradients travel as they are or as their parts: torch.distributed converts them.
     if len(layout.dtypes) > 1 or {_of_parts(call.dtype) for call in sent} != set(
         map(_of_parts, layout.dtypes)
@@ -141,7 +162,7 @@ def wrongly_filled(
     tally.compared += 1
     tally.meet({"one bucket": most == 1, "several buckets": most != 1 and least > 1})
     where = f"rank {rank} of {view.case.world_size}, step {step}"
-    if not least <= len(sent) <= most:
+    if not any(least <= len(calls) <= most for calls in (sent, sums)):
         expected = str(least) if least == most else f"{least} to {most}"
         return Failure(
             "COMM-4",

@@ -1,7 +1,7 @@
 """COMM: the collectives that the ranks issue, apart from the values they deliver."""
 
 from ddp_invariants.cases.program import Perturbation
-from ddp_invariants.invariants.buckets import nbytes, reductions, wrongly_filled
+from ddp_invariants.invariants.buckets import buckets, nbytes, wrongly_filled
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import UNBUCKETED, Exclusion, lacks
 from ddp_invariants.invariants.observed import require_observed
@@ -284,7 +284,7 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
     for rank, evidence in enumerate(view.evidence.ranks):
         require_observed([evidence])
         for step, (began, _, arrived) in enumerate(evidence.backwards):
-            sent = reductions(evidence, step)
+            sent = buckets(evidence, step)
             if not step or len(sent) < 2 or not arrived or len(view.layout(step).dtypes) > 1:
                 continue
             if any(call.aside for call in sent):

@@ -22,6 +22,7 @@ from ddp_invariants.cases.program import (
 )
 from ddp_invariants.implementation.declarations import Buckets, Declarations, SamplerDeclarations
 from ddp_invariants.invariants import ALL_RULES, judge, param
+from ddp_invariants.invariants.buckets import reductions_per_step
 from ddp_invariants.invariants.comm import WITHHELD
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.sampler_view import UNDECLARED, may_repeat, sharding
@@ -614,6 +615,21 @@ def test_comm5_takes_an_all_reduce_of_integers_for_no_gradient() -> None:
     ]
     ranks = tuple(replace(rank, sent=sent) for rank in right().ranks)
     assert judge(replace(right(), ranks=ranks))["COMM-5"].failure is None
+
+
+@pytest.mark.parametrize("operation", ["MAX", "SUM"])
+def test_a_reduction_of_flags_is_no_bucket(operation: str) -> None:
+    """A float bitmap of used parameters is no bucket, whether it is summed or its maximum taken.
+
+    The evidence has gradients of 0, 1, 2 and 4 elements, and the bitmap has four.
+    """
+    bitmap = Call("allreduce", "float32", 4, operation, launched=0.85)
+    one_bucket = resent(right(replace(CASE, bucket_cap=1 << 20)), [*reduced((7, 0.7)), bitmap])
+    findings = judge(one_bucket)
+    assert findings["COMM-5"].unjudged
+    assert findings["COMM-4"].compared
+    assert findings["COMM-4"].failure is None
+    assert reductions_per_step(one_bucket) == [1, 1, 1]
 
 
 def test_comm3_counts_what_the_ranks_withhold() -> None:
