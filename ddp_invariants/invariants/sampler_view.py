@@ -5,7 +5,7 @@ Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N /
 
 from collections.abc import Sequence
 from functools import cached_property
-from math import perm
+from math import factorial, perm
 from typing import Any
 
 from ddp_invariants.cases.shard_case import ENOUGH, ShardCase
@@ -35,13 +35,14 @@ def may_repeat(samples: int, shards: list[list[int]]) -> bool:
     return samples < CHANCE_FREE or perm(samples, min(dealt, CHANCE_FREE)) < perm(CHANCE_FREE)
 
 
-def told_apart(case: ShardCase) -> bool:
-    """Return whether any usual way to shuffle has several orders of a case's dataset.
+def fewest_orders(case: ShardCase) -> int:
+    """Return the fewest orders of a case's dataset that any usual way to shuffle chooses from.
 
-    Some samplers shuffle whole batches, or the samples of each rank's fixed shard.
+    Some samplers shuffle whole batches, or the samples of each rank's fixed shard, alike on all
+    ranks. The result is at most the number of orders of `CHANCE_FREE` samples.
     """
     data = case.data
-    return data.samples // case.world_size >= 2 * data.batch_size
+    return factorial(min(data.samples // case.world_size // data.batch_size, CHANCE_FREE))
 
 
 UNDECLARED = SamplerDeclarations()
@@ -107,9 +108,10 @@ class ShardView:
             count: The equal pairs in a row; None if data are scattered, and nobody counted.
             shards: The shards that both gave.
         """
-        if may_repeat(self.case.data.samples, shards) or not told_apart(self.case):
+        if may_repeat(self.case.data.samples, shards):
             return False
-        return count is None or count >= ENOUGH
+        fewest = fewest_orders(self.case)
+        return fewest >= 2**ENOUGH if count is None else fewest > 1 and count >= ENOUGH
 
     def equal_epochs(self, epoch: int, other: int) -> int | None:
         """Return how many pairs of epochs in a row share an order, from two equal epochs on.

@@ -45,10 +45,10 @@ def test_an_index_beyond_64_bits_stays_outside_every_dataset() -> None:
     assert packed(huge) == huge
 
 
-def seeds_alike(count: int, *, batch_size: int = 1) -> Finding:
+def seeds_alike(count: int | None, *, batch_size: int = 1, samples: int = 13) -> Finding:
     """Return the finding about two seeds with one order, and equal pairs of seeds after them."""
-    case = ShardCase(world_size=4, data=Data(samples=13, shuffle=True, batch_size=batch_size))
-    samples = case.data.samples
+    data = Data(samples=samples, shuffle=True, batch_size=batch_size)
+    case = ShardCase(world_size=4, data=data)
     order = [place % samples for place in range(4 * -(-samples // 4))]
     shards = [order[rank::4] for rank in range(4)]
     answer = {
@@ -81,6 +81,16 @@ def test_an_ignored_seed_gives_one_order_for_every_pair_of_seeds() -> None:
     assert failure is not None
     assert failure.perhaps == "the seed is ignored"
     assert "alike for the next 29 pairs" in failure.got
+
+
+def test_one_equal_pair_of_scattered_orders_counts_if_a_rank_has_many_samples() -> None:
+    """Nobody asks for more pairs of scattered data, so the one pair must leave no chance.
+
+    Each rank may shuffle three samples of its own in six orders, or 13 samples in 6e9 orders.
+    """
+    assert seeds_alike(None).failure is None
+    assert seeds_alike(None, samples=4 * 12).failure is None
+    assert seeds_alike(None, samples=4 * 13).failure is not None
 
 
 def test_batches_as_long_as_a_share_have_one_order() -> None:
