@@ -172,7 +172,10 @@ def pytest_configure_node(node: Any) -> None:
     """Under xdist, hand the main process's discoveries to a starting worker."""
     if STATE in node.config.stash:
         state = node.config.stash[STATE]
-        node.workerinput["ddp_invariants"] = state.shared
+        shared = state.shared
+        if state.monitor is not None:
+            shared = {**shared, "key": state.monitor.listener.key(node.gateway.id)}
+        node.workerinput["ddp_invariants"] = shared
         # execnet's public interface only asks the other side, which may answer late.
         process = getattr(getattr(node.gateway, "_io", None), "popen", None)
         if state.monitor is not None and process is not None:

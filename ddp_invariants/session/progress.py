@@ -2,14 +2,19 @@
 
 The last state that was sent also replaces the ledger of a worker that ends without one because it
 was interrupted or killed.
+
+[Note: authentic progress] Any process of this machine can find the address in /proc/net/unix, and
+so can an implementation in a rank. Therefore each message is signed with a key of its worker. The
+main process hands the key to the worker through xdist's own pipe. Ranks are forked from hosts,
+which have never held a key.
 """
 
 import contextlib
+import hmac
 import json
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
 import zlib
@@ -23,7 +28,13 @@ EVERY = 0.5
 """Seconds between two messages of a worker: one takes a millisecond to send."""
 LINE_EVERY = 20.0
 """Seconds between two lines if there is no terminal."""
-_CREDENTIALS = struct.Struct("3i")
+_LARGEST = 1 << 20
+"""Bytes of the largest message; the kernel's own limit is usually a fifth of that."""
+_DIGEST = "sha256"
+_SIGNATURE = 32
+"""Bytes of a signature."""
+_REFUSED = (ValueError, LookupError, TypeError, AttributeError, RecursionError, zlib.error)
+"""The errors of a message that is no ledger."""
 
 
 class ProgressSender:
@@ -32,10 +43,11 @@ class ProgressSender:
     Args:
         address: Of the main process's `Listener`.
         name: The worker's.
+        key: The worker's key, from the `Listener`.
     """
 
-    def __init__(self, address: str, name: str) -> None:
-        self._name, self._sent_at = name, 0.0
+    def __init__(self, address: str, name: str, key: str) -> None:
+        self._name, self._key, self._sent_at = name, bytes.fromhex(key), 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.settimeout(0)
         with contextlib.suppress(OSError):  # The main process is gone: nobody can receive messages.
@@ -53,40 +65,49 @@ class ProgressSender:
         """Send a ledger now."""
         self._sent_at = time.monotonic()
         with contextlib.suppress(OSError):
-            self._socket.send(
-                zlib.compress(json.dumps([self._name, ledger.to_plain()]).encode(), 1)
-            )
+            self._socket.send(signed(self._key, self._name, json.dumps(ledger.to_plain()).encode()))
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
 
 
+def signed(key: bytes, name: str, text: bytes) -> bytes:
+    """Return a worker's message: the signature, the worker's name, and the compressed text."""
+    signed_part = name.encode() + b"\n" + zlib.compress(text, 1)
+    return hmac.digest(key, signed_part, _DIGEST) + signed_part
+
+
 class Listener:
-    """The main process's side: it holds the last message of each worker.
+    """The main process's side: it holds the last ledger of each worker.
 
     It uses no file, so that none is left behind.
+
+    Attributes:
+        address: The address that workers send to.
     """
 
     def __init__(self) -> None:
         self.address = f"ddp-invariants-{os.getpid()}-live-{secrets.token_hex(8)}"
-        self._plain: dict[str, dict[str, Any]] = {}
+        self._secret = secrets.token_bytes(_SIGNATURE)
+        self._ledgers: dict[str, Ledger] = {}
+        self._closing = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.bind("\0" + self.address)
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
+    def key(self, name: str) -> str:
+        """Return the key with which a worker signs its messages."""
+        return hmac.digest(self._secret, name.encode(), _DIGEST).hex()
+
     def ledgers(self, without: Collection[str] = ()) -> dict[str, Ledger]:
         """Return the last ledger of each worker, except those in `without`."""
-        return {
-            name: Ledger.from_plain(plain)
-            for name, plain in list(self._plain.items())
-            if name not in without
-        }
+        return {name: ledger for name, ledger in list(self._ledgers.items()) if name not in without}
 
     def close(self) -> None:
         """Stop listening."""
+        self._closing = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD)
         self._thread.join(1.0)
@@ -95,23 +116,25 @@ class Listener:
     def _listen(self) -> None:
         while True:
             try:
-                data, extra, _, _ = self._socket.recvmsg(
-                    1 << 20, socket.CMSG_SPACE(_CREDENTIALS.size)
-                )
+                message, _, flags, _ = self._socket.recvmsg(_LARGEST)
             except OSError:
                 return
-            if not data:
+            # The end of the socket reads as an empty message, but anybody can send one of those.
+            if self._closing:
                 return
-            for _, kind, credentials in extra:
-                _, user, _ = (
-                    _CREDENTIALS.unpack(credentials)
-                    if kind == socket.SCM_CREDENTIALS
-                    else (0, -1, 0)
-                )
-                if user == os.getuid():  # Any user of this machine may write to it.
-                    with contextlib.suppress(ValueError, zlib.error):
-                        name, plain = json.loads(zlib.decompress(data))
-                        self._plain[name] = plain
+            if not flags & socket.MSG_TRUNC:
+                self._take(message)
+
+    def _take(self, message: bytes) -> None:
+        """Keep the ledger of a message; ignore a message that no worker of this session signed."""
+        signature, signed_part = message[:_SIGNATURE], message[_SIGNATURE:]
+        name, _, packed = signed_part.partition(b"\n")
+        key = hmac.digest(self._secret, name, _DIGEST)
+        if not hmac.compare_digest(signature, hmac.digest(key, signed_part, _DIGEST)):
+            return
+        # Read here, so that a broken message costs nobody else more than this message.
+        with contextlib.suppress(*_REFUSED):
+            self._ledgers[name.decode()] = Ledger.from_plain(json.loads(zlib.decompress(packed)))
 
 
 class Progress:

@@ -67,7 +67,9 @@ class SessionState:
             self.shared: dict[str, Any] = worker_input["ddp_invariants"]
             config.option.max_world_size = self.shared["max_world_size"]
             if self.shared["listener"]:
-                self.progress = ProgressSender(self.shared["listener"], worker_input["workerid"])
+                self.progress = ProgressSender(
+                    self.shared["listener"], worker_input["workerid"], self.shared["key"]
+                )
             return
         option = config.option
         given = option.seed

@@ -1,16 +1,20 @@
 """A session while it runs and when it is cut short: progress, certificates and clean-up."""
 
+import hmac
 import json
 import os
 import pty
 import re
+import secrets
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -28,7 +32,7 @@ from ddp_invariants.report.certificate.from_session import SessionSettings
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.monitor import Monitor
 from ddp_invariants.session.outputs import OutputFiles
-from ddp_invariants.session.progress import Listener, Progress, ProgressSender
+from ddp_invariants.session.progress import Listener, Progress, ProgressSender, signed
 
 
 def _until(holds: Callable[[], object], seconds: float) -> bool:
@@ -41,16 +45,16 @@ def _until(holds: Callable[[], object], seconds: float) -> bool:
 def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     """The main process knows the last ledger that each worker sent.
 
-    The listener leaves out workers that have handed over their ledgers, and ignores messages that
-    are no ledger.
+    The listener leaves out workers that have handed over their ledgers.
     """
     listener = Listener()
-    first, second = ProgressSender(listener.address, "gw0"), ProgressSender(listener.address, "gw1")
+    first, second = (
+        ProgressSender(listener.address, name, listener.key(name)) for name in ("gw0", "gw1")
+    )
     first(ledger(8))
     first(ledger(9))  # A moment later: not sent.
     second.send(ledger(10))
     second.send(ledger(11))
-    first._socket.send(b"no ledger")
     assert _until(
         lambda: (
             {name: each.cases for name, each in listener.ledgers().items()} == {"gw0": 8, "gw1": 11}
@@ -62,6 +66,47 @@ def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     first.send(ledger())  # Without a listener, sending does nothing.
     first.close()
     second.close()
+
+
+def _forged(listener: Listener) -> Iterator[bytes]:
+    """Yield messages that no worker signs, or that a worker signs although they are no ledger."""
+    key, plain = secrets.token_bytes(32), json.dumps(ledger(1000).to_plain()).encode()
+    own = bytes.fromhex(listener.key("gw8"))
+    honest = signed(own, "gw8", plain)
+    yield from (b"", b"", b"no ledger", b"\0" * 40, bytes(range(256)) * 800)
+    yield zlib.compress(b'["gw8", {}]')
+    yield zlib.compress(b"5")
+    yield zlib.compress(json.dumps(["gw8", ledger(1000).to_plain()]).encode())
+    yield signed(key, "gw8", plain)
+    yield honest.replace(b"gw8", b"gw9", 1)
+    yield signed(own, "gw9", plain)
+    yield honest[:-1]
+    yield bytes([honest[0] ^ 1]) + honest[1:]
+    # A broken worker signs these itself.
+    for text in (b"{}", b"5", b"null", b'["gw8", {}]', b'{"cases": ', b"\xff", b"[" * 90_000):
+        yield signed(own, "gw8", text)
+    packed = b"gw8\nnot compressed"
+    yield hmac.digest(own, packed, "sha256") + packed
+
+
+def test_no_process_can_break_or_forge_the_progress() -> None:
+    """Messages that no worker signed, or that are no ledger, change nothing.
+
+    Any process of the same user can send them, so an implementation in a rank can.
+    """
+    listener = Listener()
+    sender = ProgressSender(listener.address, "gw0", listener.key("gw0"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as intruder:
+        intruder.settimeout(5)
+        intruder.connect("\0" + listener.address)
+        for message in _forged(listener):
+            intruder.send(message)
+    sender.send(ledger(8))
+    assert _until(listener.ledgers, 5)
+    assert {name: each.cases for name, each in listener.ledgers().items()} == {"gw0": 8}
+    listener.close()
+    assert not listener._thread.is_alive()
+    sender.close()
 
 
 def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
