@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from ddp_invariants.cases import case as cases
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import threads, wire
-from ddp_invariants.ranks import shards, simulation
+from ddp_invariants.ranks import limits, shards, simulation
 from ddp_invariants.ranks.all_dealings import all_dealings
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
@@ -70,9 +69,7 @@ class Rank:
     def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Return the answer to one request."""
         verb = request["do"]
-        # Before any import, because an import may look for devices.
-        if self.rank_device is None and "device" in request:
-            self.rank_device = take_device(*request["device"])
+        self._prepare(request)
         if verb == "train":
             return self._train(request)
         if verb == "simulate":
@@ -103,6 +100,17 @@ class Rank:
             row = all_dealings(dealt, self.sampler(request["sampler"]))
             return {"row": indices.packed(row)}, b""
         return self._shards(request) if verb == "shards" else self._held(request), b""
+
+    def _prepare(self, request: dict[str, Any]) -> None:
+        """Take the process's device and bound its memory, on the first request that names a device.
+
+        That request comes before any import, because an import may look for devices.
+        """
+        if self.rank_device is None and "device" in request:
+            self.rank_device = take_device(*request["device"])
+            # A device's own addresses take gigabytes, which the implementation must not answer for.
+            if not self.rank_device.on_device:
+                limits.bound_memory()
 
     def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
         """Describe an implementation, and report the changes that importing it made.
@@ -268,23 +276,6 @@ def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
         return [f"the functions that find changes ({type(error).__name__})"]
 
 
-def _bound_memory() -> None:
-    """Limit this process's memory to its present size plus `ranks.training.recorder.MEMORY`.
-
-    A larger demand raises here and takes no other process's memory. The limit is RLIMIT_DATA rather
-    than RLIMIT_AS, which also counts mapped libraries and addresses that are only reserved.
-    """
-    pages = int(_statm()[5])
-    most = pages * resource.getpagesize() + recorder.MEMORY
-    # The soft limit alone, since a device's own addresses may take more (`device.take_device`).
-    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-
-
-def _statm() -> list[str]:
-    """Return this process's memory in pages, as the kernel counts it: total, resident, …."""
-    return Path("/proc/self/statm").read_text(encoding="ascii").split()
-
-
 def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
     """Answer requests until the controller closes the connection.
 
@@ -302,10 +293,9 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
     faulthandler.enable(file=stacks)
     # Line by line, so that printed output belongs to the case that printed it.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper
-    _bound_memory()
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
     torch.set_num_threads(1)
-    state, resident = Rank(control, LastWords(words)), int(_statm()[1]) * resource.getpagesize()
+    state, resident = Rank(control, LastWords(words)), limits.resident()
     os.close(words)
     while True:
         message = wire.receive(control)

@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -256,6 +257,16 @@ class AllocatesForEver(InBackward):
     def attack(self) -> NoReturn:
         while True:
             KEPT.append(torch.empty(1 << 30, dtype=torch.uint8))
+
+
+class LiftsTheMemoryBound(AllocatesForEver):
+    """A wrapper that lifts every limit on its memory, then allocates until none is left."""
+
+    def attack(self) -> NoReturn:
+        for most in (resource.getrlimit(resource.RLIMIT_DATA)[1], resource.RLIM_INFINITY):
+            with suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        super().attack()
 
 
 class HandsBackGigabytes(Reference):

@@ -5,7 +5,6 @@ when it first connects.
 """
 
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -153,8 +152,6 @@ def take_device(backend: str, local: int) -> RankDevice:
             # An older NCCL refuses two ranks of one machine on a device. It takes the machine's
             # name from this variable.
             os.environ["NCCL_HOSTID"] = f"{os.uname().nodename}-{local // count}"
-    # A CUDA context takes gigabytes of addresses, which the implementation must not answer for.
-    resource.setrlimit(resource.RLIMIT_DATA, (resource.getrlimit(resource.RLIMIT_DATA)[1],) * 2)
     rank_device = RankDevice(backend.partition("-")[0], torch.device("cuda", local % count))
     rank_device.enter()
     # The bounds hold for sums in any order of products in the numbers' own format. They do not hold

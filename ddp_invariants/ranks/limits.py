@@ -1,0 +1,57 @@
+"""The memory of a rank's process: its present size, and the bound that it cannot lift."""
+
+import contextlib
+import ctypes
+import resource
+from pathlib import Path
+
+from ddp_invariants.ranks.training.recorder import MEMORY
+
+_RESIDENT, _DATA = 1, 5
+"""Columns of /proc/self/statm."""
+_CAP_SYS_RESOURCE = 24
+"""The capability with which a process may raise its hard limits; root often has it."""
+_PR_CAPBSET_DROP = 24
+_VERSION_3 = 0x20080522
+"""Of the capability calls; it has two words for each set."""
+
+
+def bound_memory() -> None:
+    """Limit this process's memory for good to its present size plus `recorder.MEMORY`.
+
+    A larger demand raises here and takes no other process's memory. The limit is RLIMIT_DATA rather
+    than RLIMIT_AS, which also counts mapped libraries and addresses that are only reserved. The
+    limit is a hard one, because the implementation under test could lift a soft one.
+    """
+    most = _bytes(_DATA) + MEMORY
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    drop_capability(_CAP_SYS_RESOURCE)
+
+
+def drop_capability(number: int) -> None:
+    """Give up a capability, also for programs that this process starts.
+
+    Args:
+        number: The capability's number, below 32.
+    """
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # Refused where it is not held: nothing to drop.
+    header, sets = (ctypes.c_uint32 * 2)(_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+    with contextlib.suppress(AttributeError):  # A libc without these calls.
+        if libc.capget(header, sets) == 0:
+            for place in range(3):  # Effective, permitted, inheritable: the first word of each.
+                sets[place] &= ~(1 << number)
+            libc.capset(header, sets)
+
+
+def resident() -> int:
+    """Return the bytes of memory that this process occupies."""
+    return _bytes(_RESIDENT)
+
+
+def _bytes(column: int) -> int:
+    """Return a column of this process's memory, which the kernel counts in pages."""
+    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[column]
+    return int(pages) * resource.getpagesize()
