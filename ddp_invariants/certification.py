@@ -6,24 +6,21 @@ Importing this module imports Hypothesis. torch is imported only in the ranks th
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from hypothesis.strategies import SearchStrategy
-
-from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.scope import Scope, UnderTest
-from ddp_invariants.errors import LoadFailure
+from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading, violation
-from ddp_invariants.records.verdict import NotJudged
+from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.search.trial import Options, Trial
+from ddp_invariants.search.trial import Cases, Options, Trial
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class Implementation:
 def certify(
     implementation: Implementation,
     rules: str | Sequence[str] = (),
-    cases: SearchStrategy[TrainingCase] | SearchStrategy[ShardCase] | None = None,
+    cases: Cases | None = None,
     *,
     examples: int = 100,
     seed: int = 0,
@@ -106,11 +103,10 @@ def certify(
         HarnessError: The harness failed.
         KeyError: A rule does not exist.
     """
+    __tracebackhide__ = True  # pytest shows the line of the caller, and no line of the suite.
     rule_ids = _known(rules)
-    ddp, sampler = implementation.named
-    with ExitStack() as ending:
-        pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
-        scope = _scope(pool, ddp, sampler, max_world_size)
+    try:
+        ddp, sampler = implementation.named
         options = Options(
             cases=examples,
             seed=seed,
@@ -118,12 +114,20 @@ def certify(
             command="",
             replay=reading.read(Path(replay)) if replay else None,
         )
-        trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
-        for rule in rule_ids:
-            try:
-                trial.certify(rule, cases)
-            except NotJudged:
-                continue  # The ledger holds the reason.
+        with ExitStack() as ending:
+            pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
+            scope = _scope(pool, ddp, sampler, max_world_size)
+            return _judged(Trial(pool, UnderTest(ddp, sampler, scope), options), rule_ids, cases)
+    except (Violation, Inconclusive, *UNUSABLE_INPUT) as verdict:
+        # The message is the whole report. The suite's own stack would hide it.
+        raise verdict.with_traceback(None) from None
+
+
+def _judged(trial: Trial, rules: Sequence[str], cases: Cases | None) -> Ledger:
+    """Judge rules one after another, and return every rule's account."""
+    for rule in rules:
+        with suppress(NotJudged):  # The ledger holds the reason.
+            trial.certify(rule, cases)
     return trial.ledger
 
 
@@ -133,6 +137,7 @@ def _known(rules: str | Sequence[str]) -> list[str]:
     Raises:
         KeyError: A rule does not exist.
     """
+    __tracebackhide__ = True  # As above.
     rule_ids = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
     for rule in rule_ids:
         if rule not in ALL_RULES:

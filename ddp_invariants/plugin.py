@@ -29,6 +29,7 @@ from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Trial
 from ddp_invariants.session import ending, options, text
+from ddp_invariants.session.failure_limit import FailureLimit, mark_inconclusive
 from ddp_invariants.session.monitor import Monitor, report_properties
 from ddp_invariants.session.state import (
     ENTERED_JOB,
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ending.heed_interrupts()
     config.pluginmanager.register(_Listener(config))
     try:
+        options.read_numbers(config)
         if getattr(config, "workerinput", None) is None:
             options.check(config)
         else:
@@ -78,6 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
             session.close()
             raise
         config.stash[STATE] = session
+        config.pluginmanager.register(FailureLimit(config))
     except UNUSABLE_INPUT as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
 
@@ -165,6 +168,23 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     for rule in rule_ids or ALL_RULES:  # If workers were to collect the tests, all rules.
         state.ledger[rule].not_run = f"{state.backend}: {state.shared['not_run']}"
     return True
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Plan the selected properties; under xdist the workers collect them."""
+    _plan(session.config, [item.nodeid for item in session.items])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    """Plan the properties that a worker has selected; all workers select the same."""
+    _plan(node.config, ids)
+
+
+def _plan(config: pytest.Config, tests: list[str]) -> None:
+    monitor = config.stash[STATE].monitor if STATE in config.stash else None
+    if monitor is not None:
+        monitor.progress.plan({ending.rule_of(test) for test in tests} - {""})
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -309,6 +329,8 @@ def pytest_runtest_makereport(
         call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure
     ):
         report.longrepr = str(call.excinfo.value)
+        if isinstance(call.excinfo.value, Inconclusive):
+            mark_inconclusive(report)
     return report
 
 

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ddp_invariants.cli.options import Whole
 from ddp_invariants.cli.output import print_json, text_aside, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 from ddp_invariants.implementation.spec import defaulting
+from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
     from ddp_invariants.report.outcome import SessionResult
@@ -35,12 +37,11 @@ class _Registry:
         """Ignore settings: the command has none."""
 
     def addoption(self, *names: str, **settings: Any) -> None:
-        flag = settings.get("action") == "store_true"
         kind: Any = (
             click.Choice(settings["choices"])
             if "choices" in settings
-            else int
-            if settings.get("type") is int
+            else Whole(option_values.OF_SESSIONS[name])
+            if (name := names[0].strip("-").replace("-", "_")) in option_values.OF_SESSIONS
             else str
         )
         self.options.append(
@@ -48,9 +49,8 @@ class _Registry:
                 names,
                 metavar=None if "choices" in settings else settings.get("metavar"),
                 help=settings.get("help"),
-                is_flag=flag,
                 multiple=settings.get("action") == "append",
-                type=None if flag else kind,
+                type=kind,
             )
         )
 
@@ -117,7 +117,12 @@ class _Certify(click.Command):
     count=True,
     help="print how the implementation is called, and the name of each property; -vv prints more",
 )
-@click.option("-x", "--exitfirst", is_flag=True, help="end after the first violation")
+@click.option(
+    "-x",
+    "--exitfirst",
+    is_flag=True,
+    help="end after the first violation; an inconclusive rule does not count",
+)
 @click.option(
     "--junitxml", metavar="FILE", help=defaulting("write a JUnit report (XML)", "none is written")
 )
@@ -277,8 +282,4 @@ def _compared(page: Path, written: list[Path]) -> str:
 def _words(option: click.Option, value: Any) -> list[str]:
     """Return a given option as words of pytest's command line."""
     name = option.opts[0]
-    return (
-        [name]
-        if option.is_flag
-        else [f"{name}={single}" for single in (value if option.multiple else [value])]
-    )
+    return [f"{name}={single}" for single in (value if option.multiple else [value])]

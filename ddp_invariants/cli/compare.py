@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
-from ddp_invariants.cli.options import naming
+from ddp_invariants.cli.options import Whole, naming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
@@ -21,7 +20,7 @@ from ddp_invariants.implementation.spec import options as naming_options
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.report import machine, upgrade
-from ddp_invariants.session import option_texts
+from ddp_invariants.session import option_texts, option_values
 
 if TYPE_CHECKING:
     from ddp_invariants.upgrades.accepted import Accepted
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 def _gating(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that decide which cases are drawn for a gate."""
     for name, kind, default, description in (
-        ("--max-world-size", click.IntRange(1, LARGEST_WORLD_SIZE), 4, option_texts.MAX_WORLD_SIZE),
-        ("--seed", int, 0, option_texts.SEED),
-        ("--cases", click.IntRange(1), 300, "number of cases to draw"),
+        ("--max-world-size", Whole(option_values.WORLD_SIZE), 4, option_texts.MAX_WORLD_SIZE),
+        ("--seed", Whole(option_values.SEED), 0, option_texts.SEED),
+        ("--cases", Whole(option_values.COUNT), 300, "number of cases to draw"),
     ):
         command = click.option(
             name,

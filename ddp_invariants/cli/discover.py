@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
-from ddp_invariants.cli.options import naming, placing
+from ddp_invariants.cli.options import Whole, naming, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
@@ -14,7 +13,7 @@ from ddp_invariants.discovery import probe
 from ddp_invariants.implementation.spec import defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
-from ddp_invariants.session import option_texts
+from ddp_invariants.session import option_texts, option_values
 
 
 @click.command(
@@ -27,7 +26,7 @@ from ddp_invariants.session import option_texts
 @placing
 @click.option(
     "--max-world-size",
-    type=click.IntRange(1, LARGEST_WORLD_SIZE),
+    type=Whole(option_values.WORLD_SIZE),
     default=4,
     metavar="W",
     help=defaulting(option_texts.MAX_WORLD_SIZE, 4),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddp_invariants.cli.options import placing
+from ddp_invariants.cli.options import Whole, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
 from ddp_invariants.cli.statuses import exit_statuses
@@ -16,6 +16,7 @@ from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, 
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
 from ddp_invariants.report import machine
+from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
     from ddp_invariants.proof.detection import Detection
@@ -50,27 +51,27 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--seeds",
-    type=click.IntRange(1),
+    type=Whole(option_values.COUNT),
     default=1,
     metavar="N",
     help=defaulting("number of searches for each fault, each with another seed", 1),
 )
 @click.option(
     "--cases",
-    type=click.IntRange(1),
+    type=Whole(option_values.COUNT),
     metavar="N",
     help=defaulting("largest number of cases in a search for a fault", "100 per rule"),
 )
 @click.option(
     "--control-cases",
-    type=click.IntRange(0),
+    type=Whole(option_values.COUNT_OR_NONE),
     default=2000,
     metavar="N",
     help=defaulting("number of cases for all controls together", 2000),
 )
 @click.option(
     "--workers",
-    type=click.IntRange(1),
+    type=Whole(option_values.COUNT),
     default=os.cpu_count() or 1,
     metavar="N",
     help=defaulting("number of processes that search side by side", "one per core"),

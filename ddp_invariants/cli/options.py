@@ -5,9 +5,31 @@ from typing import Any
 
 import click
 
+from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes.backends import BACKENDS, DEVICES
 from ddp_invariants.session import option_texts
+from ddp_invariants.session.option_values import WholeNumber
+
+
+class Whole(click.ParamType[int]):
+    """The type of an option that takes a whole number.
+
+    Args:
+        values: The numbers it takes.
+    """
+
+    name = "integer"
+
+    def __init__(self, values: WholeNumber) -> None:
+        self.values = values
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number that a text gives; a default is a number already."""
+        try:
+            return value if isinstance(value, int) else self.values.read(value)
+        except NamingError as error:
+            self.fail(str(error), param, ctx)
 
 
 def naming(command: Callable[..., Any]) -> Callable[..., Any]:

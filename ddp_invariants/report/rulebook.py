@@ -71,15 +71,7 @@ def explain(name: str) -> RuleExplanation:
         (candidate for candidate in ALL_RULES.values() if _plain(candidate.id) == wanted), None
     )
     if rule is None:
-        known = {_plain(identifier): identifier for identifier in ALL_RULES}
-        of_invariant = [
-            candidate
-            for candidate in ALL_RULES
-            if invariant_of(candidate) == wanted.rstrip("0123456789").upper()
-        ]
-        close = of_invariant or [
-            known[candidate] for candidate in difflib.get_close_matches(wanted, known, 3)
-        ]
+        close = near(name)
         instead = (
             f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists them"
         )
@@ -107,6 +99,20 @@ def explain(name: str) -> RuleExplanation:
         f"{file.relative_to(_PACKAGE)}:{lines}",
         _properties().get(_plain(rule.id), ""),
     )
+
+
+def near(name: str) -> list[str]:
+    """Return the rules whose ids are close to a name: those of an invariant, or a few others."""
+    wanted = _plain(name)
+    of_invariant = [
+        candidate
+        for candidate in ALL_RULES
+        if invariant_of(candidate) == wanted.rstrip("0123456789").upper()
+    ]
+    known = {_plain(identifier): identifier for identifier in ALL_RULES}
+    return of_invariant or [
+        known[candidate] for candidate in difflib.get_close_matches(wanted, known, 3)
+    ]
 
 
 def _plain(name: str) -> str:

@@ -30,7 +30,7 @@ from ddp_invariants.search.search import Asked, Search
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.survey import Plan
 
-__all__ = ["Options", "Trial"]
+__all__ = ["Cases", "Options", "Trial"]
 
 ROUNDS = 5
 """Searches a property makes at most. It makes another while a situation its rule needs is unmet."""

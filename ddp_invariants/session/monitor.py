@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ddp_invariants.discovery.result import Discovery
-from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.from_session import SessionRun, SessionSettings
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.ending import rule_of
@@ -101,7 +100,7 @@ class Monitor:
         """Return a line of progress, empty unless it is due and properties are left."""
         if (
             time.monotonic() - self._line_at < LINE_EVERY
-            or not set(ALL_RULES) - self.progress.reported.keys()
+            or not set(self.progress.planned) - self.progress.reported.keys()
         ):
             return ""
         self._line_at = time.monotonic()

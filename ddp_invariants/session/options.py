@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
-from ddp_invariants.errors import CaseError
+from ddp_invariants.errors import CaseError, NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes import backends, job
 from ddp_invariants.records import reading
 from ddp_invariants.search.places import SIMULATED_WORLD_SIZE
-from ddp_invariants.session import option_texts
+from ddp_invariants.session import option_texts, option_values, selection
 from ddp_invariants.session.outputs import OutputFiles
 
 PROFILES = {"quick": 30, "default": 100, "thorough": 1000}
@@ -51,14 +51,12 @@ def _add_search(group: pytest.OptionGroup) -> None:
     )
     group.addoption(
         "--cases",
-        type=int,
         default=None,
         metavar="N",
         help=defaulting("number of cases per property", "the profile's"),
     )
     group.addoption(
         "--max-world-size",
-        type=int,
         default=None,
         metavar="W",
         help=defaulting(
@@ -69,7 +67,6 @@ def _add_search(group: pytest.OptionGroup) -> None:
     )
     group.addoption(
         "--seed",
-        type=int,
         default=None,
         metavar="N",
         help=defaulting(option_texts.SEED, "a new one, which is printed"),
@@ -147,8 +144,7 @@ def check(config: pytest.Config) -> None:
     option = config.option
     _check_world_size(option)
     backends.wanted(option.backend, option.device)
-    if option.cases is not None and option.cases < 1:
-        raise CaseError(f"--cases {option.cases}: expected at least 1")
+    selection.check(config)
     output_files(config).check()
     if option.replay is not None and (option.certificate or option.badge):
         raise CaseError(
@@ -165,6 +161,24 @@ def check(config: pytest.Config) -> None:
             )
 
 
+def read_numbers(config: pytest.Config) -> None:
+    """Read the texts of the options that take whole numbers, in every process of a session.
+
+    argparse would end pytest with a status of its own at a text that is none.
+
+    Raises:
+        NamingError: A text is no number, or one out of range.
+    """
+    for name, values in option_values.OF_SESSIONS.items():
+        text = getattr(config.option, name)
+        if text is None:
+            continue
+        try:
+            setattr(config.option, name, values.read(text))
+        except NamingError as error:
+            raise NamingError(f"--{name.replace('_', '-')} {error}") from None
+
+
 def _check_world_size(option: argparse.Namespace) -> None:
     """Set the largest world size if it was not given, and refuse one that is not available."""
     led = job.led()
@@ -176,10 +190,6 @@ def _check_world_size(option: argparse.Namespace) -> None:
     if led is not None and option.max_world_size > led.job.world_size:
         raise CaseError(
             f"--max-world-size {option.max_world_size}: the job has {led.job.world_size} ranks"
-        )
-    if not 1 <= option.max_world_size <= LARGEST_WORLD_SIZE:
-        raise CaseError(
-            f"--max-world-size {option.max_world_size}: expected 1 to {LARGEST_WORLD_SIZE}"
         )
 
 

@@ -147,7 +147,13 @@ class Progress:
     def __init__(self, cases: int) -> None:
         self._cases, self._began = cases, time.monotonic()
         self.reported: dict[str, str] = {}
+        self.planned: Collection[str] = tuple(ALL_RULES)
         self.other_results = 0
+
+    def plan(self, rules: Collection[str]) -> None:
+        """Take the rules whose properties are selected; none if they are not known."""
+        if rules:
+            self.planned = tuple(rule for rule in ALL_RULES if rule in rules)
 
     def report(self, rules: Collection[str], outcome: str) -> None:
         """Record the outcome of a test and the rules of its property.
@@ -162,7 +168,7 @@ class Progress:
 
         The estimate is rough: a property may take several times the requested number of cases.
         """
-        planned = {rule: -(-self._cases // known.costs) for rule, known in ALL_RULES.items()}
+        planned = {rule: -(-self._cases // ALL_RULES[rule].costs) for rule in self.planned}
         done = sum(count for rule, count in planned.items() if rule in self.reported)
         passed = time.monotonic() - self._began
         return passed * (sum(planned.values()) - done) / done if done and judged else float("inf")
@@ -174,14 +180,14 @@ class Progress:
         counts = self.counts(ledger)
         rate = ledger.cases / max(passed, 1e-9)
         return (
-            f"{len(self.reported)}/{len(ALL_RULES)} properties, {ledger.cases:,} cases, "
+            f"{len(self.reported)}/{len(self.planned)} properties, {ledger.cases:,} cases, "
             f"{rate:.0f}/s, "
             + ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
             + (f", about {_spoken(left)} left" if left < float("inf") and left else "")
         )
 
     def counts(self, ledger: Ledger) -> dict[str, int]:
-        """Count the rules by their current state."""
+        """Count the rules by their current state; those that are not planned only if judged."""
         counts = {"held": 0, "violated": 0, "inconclusive": 0, "not claimed": 0, "open": 0}
         for rule in ALL_RULES:
             verdict = ledger.verdict_of(rule)
@@ -191,7 +197,8 @@ class Progress:
                 or rule in self.reported
                 or rule in ledger.ended
             )
-            counts[kind if known and kind in counts else "open"] += 1
+            state = kind if known and kind in counts else "open"
+            counts[state] += state != "open" or rule in self.planned
         return counts
 
     def vacuous(self, ledger: Ledger) -> Mapping[str, list[str]]:
@@ -260,7 +267,7 @@ class Screen:
         if not ledger.cases:
             return Text("")
         rows: list[Any] = [
-            ProgressBar(total=len(ALL_RULES), completed=len(progress.reported), width=60),
+            ProgressBar(total=len(progress.planned), completed=len(progress.reported), width=60),
             Text(progress.line(ledger), overflow="ellipsis", no_wrap=True),
         ]
         bad = [rule for rule in ALL_RULES if ledger.verdict_of(rule) == "violated"]

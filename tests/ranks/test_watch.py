@@ -137,6 +137,9 @@ def test_progress_says_what_is_held_open_vacuous_and_left() -> None:
         rf"1 held, {len(ALL_RULES) - 1} open, about ",
         line,
     ), line
+    progress.plan({"GRAD-3", "GRAD-2"})
+    assert progress.line(known).startswith("1/2 properties, 70 cases, ")
+    assert progress.counts(known)["open"] == 1
     known.entries["GRAD-1"].confirmed = known.entries["GRAD-1"].seen = 1
     assert progress.counts(known)["violated"] == 1
 

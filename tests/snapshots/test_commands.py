@@ -662,6 +662,49 @@ def test_a_property_of_ones_own_is_a_test_like_any_other(session: Session, tmp_p
         words = repeat[1].split()
 
 
+def test_a_failing_test_of_ones_own_shows_its_line_and_the_report(
+    session: Session, tmp_path: Path
+) -> None:
+    """A test that calls `certify` and fails shows that call and the report, and no stack of ours."""
+    (tmp_path / "test_own.py").write_text(
+        "from ddp_invariants import Implementation, certify\n\n\n"
+        "def test_violated():\n"
+        f"    certify(Implementation(ddp='{NEVER_DIVIDES}'), 'GRAD-2', examples=20)\n\n\n"
+        "def test_unmet():\n    certify(Implementation(), 'GRAD-9', examples=1)\n\n\n"
+        "def test_misnamed():\n    certify(Implementation(ddp='refrence'), 'GRAD-2')\n\n\n"
+        "def test_unknown():\n    certify(Implementation(), 'GRAD-200')\n"
+    )
+    done = session("pytest", "-p", "no:cacheprovider", "test_own.py", at=tmp_path)
+    for words in (
+        "GRAD-2 violated by",
+        "GRAD-9 inconclusive for",
+        "did you mean reference?",
+        "GRAD-200: there is no such rule",
+    ):
+        assert words in done.stdout, words
+    assert re.findall(r"^\S+\.py:\d+: ", done.stdout, re.MULTILINE) == [
+        f"test_own.py:{line}: " for line in (5, 9, 13, 17)
+    ]
+
+
+@pytest.mark.parametrize("option", [["-n", "0"], ["-n", "1"]])
+def test_a_limit_of_failures_does_not_count_inconclusive_rules(
+    session: Session, tmp_path: Path, option: list[str]
+) -> None:
+    """With -x a session goes on after an inconclusive rule, and ends after another failure."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
+    (tmp_path / "test_own.py").write_text(
+        "from ddp_invariants.records.verdict import Inconclusive\n\n\n"
+        "def test_first():\n    raise Inconclusive('no evidence')\n\n\n"
+        "def test_second():\n    assert False\n\n\ndef test_third():\n    pass\n"
+    )
+    words = ["-p", "no:cacheprovider", "test_own.py", "-x", *option]
+    done = session("pytest", *words, at=tmp_path)
+    assert "2 failed" in done.stdout, done.stdout + done.stderr
+    assert "passed" not in done.stdout
+    assert "stopping after 1 failure" in done.stdout
+
+
 @pytest.mark.parametrize("name", ["COMM-7", "MINE-100", "COMM", "comm-100"])
 def test_a_rule_of_ones_own_has_a_name_that_no_other_will_have(name: str) -> None:
     """The name of a user's own rule is an invariant and a number from 100 on."""

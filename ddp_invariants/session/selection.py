@@ -1,0 +1,83 @@
+"""The properties that a keyword expression (-k) selects, known before any rank is started."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+# pytest reads the expression with it; the public interface reads one only while it collects tests,
+# after the hosts were started.
+from _pytest.mark import _parse_expression
+
+from ddp_invariants.errors import NamingError
+from ddp_invariants.report.rulebook import PROPERTIES, near
+
+_WORDS = {"and", "or", "not"}
+
+
+def check(config: pytest.Config) -> None:
+    """Refuse a keyword expression that selects none of the packaged properties.
+
+    Raises:
+        NamingError: It selects none, or cannot be read.
+    """
+    expression = config.option.keyword.strip()
+    properties = list(_properties(config))
+    if not expression or not properties:
+        return
+    try:
+        parsed = _parse_expression(expression, f"-k {expression}")
+    except pytest.UsageError as error:
+        raise NamingError(f"the expression is wrong: {error}") from None
+    if any(parsed.evaluate(names) for names in properties):
+        return
+    unknown = [
+        word
+        for word in re.findall(r"[^\s()]+", expression)
+        if word not in _WORDS and not any(names(word) for names in properties)
+    ]
+    close = dict.fromkeys(rule.replace("-", "").lower() for word in unknown for rule in near(word))
+    instead = (
+        f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists the rules"
+    )
+    raise NamingError(f"-k {expression}: no property has such a name; {instead}")
+
+
+class _Names(tuple[str, ...]):
+    """The names of a property, which an expression's word selects if one of them contains it."""
+
+    __slots__ = ()
+
+    def __call__(self, word: str, /, **_: object) -> bool:
+        return any(word.lower() in name for name in self)
+
+
+def _properties(config: pytest.Config) -> Iterator[_Names]:
+    """Yield the names of each property.
+
+    Nothing is yielded if the session also runs tests that are not packaged: their names are not known.
+    """
+    here, packaged = config.invocation_params.dir, PROPERTIES.resolve()
+    paths = [(here / arg.split("::")[0]).resolve() for arg in config.args]
+    if any("::" in arg for arg in config.args) or not all(
+        packaged in (path, *path.parents) for path in paths
+    ):
+        return
+    for path in paths:
+        for file in [path] if path.is_file() else sorted(path.glob("test_*.py")):
+            for function in _functions(file):
+                yield _Names((function, file.name, packaged.name))
+
+
+@cache
+def _functions(file: Path) -> tuple[str, ...]:
+    """Return the names of a file's properties."""
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    return tuple(
+        node.name.lower()
+        for node in body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    )
