@@ -133,6 +133,7 @@ class WithheldWork(ObservedWork):
         self._withheld_works, self._rank_device = withheld, rank_device
         self.done = self.overwritten = False
         self._tensors, self._results = tensors, results
+        self._addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         self._lock = threading.Lock()
         self._future: Any = None
         with torch.no_grad():
@@ -166,15 +167,8 @@ class WithheldWork(ObservedWork):
             # Two collectives into one buffer (a tied parameter) are in order. The result of the
             # first, when handed over, is no foreign write.
             for work in self._withheld_works:
-                work.look_again(self._tensors)
-
-    def look_again(self, handed_over: list[torch.Tensor]) -> None:
-        """Take a new snapshot if another collective has just written to one of these buffers."""
-        addresses = {tensor.untyped_storage().data_ptr() for tensor in handed_over}
-        if not self.done and any(
-            tensor.untyped_storage().data_ptr() in addresses for tensor in self._tensors
-        ):
-            self._take_snapshots()
+                if not work.done and not work._addresses.isdisjoint(self._addresses):
+                    work._take_snapshots()
 
     def wait(self, timeout: Any = None) -> bool:
         """Wait for the result and hand it over."""

@@ -51,7 +51,8 @@ class Arrivals:
     def __init__(self, turns: Turns, plan: situation.Turns, size: int) -> None:
         self.turns, self._plan = turns, plan
         self._calls, self._looked = [0] * size, [False] * size
-        self._open: list[list[Arrival]] = [[] for _ in range(size)]
+        self._open: list[set[Arrival]] = [set() for _ in range(size)]
+        self._lagging: list[list[Arrival]] = [[] for _ in range(size)]
         self._started: list[list[Arrival]] = [[] for _ in range(size)]
 
     def call(self) -> None:
@@ -59,7 +60,8 @@ class Arrivals:
         self.turns.pass_on()
         rank = self.turns.running
         self._calls[rank] += 1
-        for arrival in tuple(self._open[rank]):
+        # Any other result is written at the last rank's call, or when it is waited for.
+        for arrival in tuple(self._lagging[rank]):
             self.arrive(arrival)
 
     def wait(self, until: Ready, words: str) -> None:
@@ -84,7 +86,9 @@ class Arrivals:
         start = self._calls[rank]
         lag = self._lag(rank, len(self._started[rank]), waits=waits)
         arrival = Arrival(rank, complete, deliver, start, start + lag)
-        self._open[rank].append(arrival)
+        self._open[rank].add(arrival)
+        if 0 < lag < _NEVER:
+            self._lagging[rank].append(arrival)
         if not waits:
             self._started[rank].append(arrival)
         return arrival
@@ -120,8 +124,11 @@ class Arrivals:
         self._write(arrival)
 
     def _write(self, arrival: Arrival) -> None:
-        if arrival in self._open[arrival.rank]:
-            self._open[arrival.rank].remove(arrival)
+        rank = arrival.rank
+        if arrival in self._open[rank]:
+            self._open[rank].remove(arrival)
+            if arrival in self._lagging[rank]:
+                self._lagging[rank].remove(arrival)
             arrival.deliver()
 
     def flights(self, rank: int) -> list[tuple[int, int]] | None:
