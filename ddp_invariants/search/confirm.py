@@ -1,10 +1,12 @@
 """The confirmation of a failure: repeat it in fresh processes, find its root cause, store it."""
 
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn
 
 from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.discovery.lacking import without_one
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
@@ -19,6 +21,8 @@ from ddp_invariants.search.history import after_earlier_runs
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.timings import surer
 
+_TRIED = 3
+"""Capabilities that are left out in turn; a smallest case contains few."""
 Evidence = TrainingEvidence | ShardEvidence
 Seen = tuple[Failure, Evidence | None]
 """The failure in one run in fresh processes, and the run's evidence."""
@@ -60,12 +64,38 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         runner.findings(case, observed=True)
     runner.ledger.confirm(failure.rule, path, runner.evidence)
     text = messages.violation(
-        reported, name, case, repeated=(len(seen), runs), repeat=repeat, unstored=unstored
+        reported,
+        name,
+        case,
+        repeated=(len(seen), runs),
+        repeat=repeat,
+        unstored=unstored,
+        unsupported=excluding(runner, case),
     )
     violation = violation_class(failure.rule)(text, reported, case)
     if failure.rule == ENDS:
         runner.lifeless = violation
     raise violation
+
+
+def excluding(runner: Runner, case: Case) -> str:
+    """Return the capability that a wrapper may declare as unsupported to exclude a violation.
+
+    It is one that many wrappers lack. The case without it fails no rule.
+
+    Args:
+        runner: Runs the case.
+        case: The smallest case of the violation.
+
+    Returns:
+        Its name; empty if there is none.
+    """
+    if not isinstance(case, TrainingCase):
+        return ""
+    for name, plain in islice(without_one(case, runner.scope), _TRIED):
+        if not runner.failures(runner.findings(plain), plain):
+            return name
+    return ""
 
 
 def _without_life(runner: Runner, rule: str, name: str, lifeless: Violation) -> Inconclusive:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ddp_invariants.cases.case import Case, TrainingCase, describe
+from ddp_invariants.discovery.lacking import NEVER
 from ddp_invariants.invariants import ALL_RULES, SHIPPED
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure
@@ -32,6 +33,7 @@ def violation(
     repeated: tuple[int, int],
     repeat: str,
     unstored: str = "",
+    unsupported: str = "",
 ) -> str:
     """Return the report of a violation, as a user reads it.
 
@@ -42,6 +44,8 @@ def violation(
         repeated: (k, n): k of n runs in fresh processes showed the failure again.
         repeat: The command that repeats the violation.
         unstored: Why the file could not be written that the command reads; empty if it was.
+        unsupported: A capability that excludes the violation if it is declared as unsupported;
+            empty for none.
     """
     fields = [
         f"{failure.rule} violated by {implementation}: {failure.fact}",
@@ -65,6 +69,14 @@ def violation(
     ]
     if failure.notes:
         fields.append(textwrap.indent(failure.notes, "  | "))
+    if unsupported:
+        fields.append(
+            labelled(
+                "unless",
+                f'you declare unsupported = ["{unsupported}"] in its [ddp] table (docs/adapter.md): '
+                f"then its users must never {NEVER[unsupported]}",
+            )
+        )
     return "\n".join(fields)
 
 

@@ -1,0 +1,75 @@
+"""The capabilities that many right wrappers do without, and the price of declaring that.
+
+A capability is here if a wrapper of a usual style may lack it by design. A wrapper that sends each
+gradient as soon as it is ready needs all gradients, in one order, on all ranks, for example.
+"""
+
+from collections.abc import Iterator
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+
+NEVER: dict[str, str] = {
+    "unused": "leave a parameter unused, on any rank at any step",
+    "unreached": "compute a loss that reaches no parameter, on any rank at any step",
+    "crossed": "let gradients become ready in another order on another rank",
+    "strided": "wrap a model with a parameter that is not contiguous, such as a transposed one",
+    "channels_last": "wrap a model in torch.channels_last",
+    "few": "wrap a model with fewer parameters than ranks",
+    "tied": "use one parameter under two names",
+    "scalar": "wrap a model with a 0-d parameter",
+    "empty": "wrap a model with a parameter without elements",
+    "sparse": "use layers with sparse gradients",
+    "complex": "wrap a model with complex parameters",
+    "mixed": "mix dtypes of parameters in one layer",
+    "bfloat16": "mix bfloat16 parameters with others",
+    "float16": "mix float16 parameters with others",
+    "extremes": "keep numbers in buffers that few formats hold",
+    "nonfinite": "go on after a NaN or an infinity in a batch",
+    "joint": "run two forwards before one backward",
+    "retained": "run two backwards through one forward",
+    "penalty": "penalise the gradients of inputs (create_graph=True)",
+    "twice": "call a layer twice in one forward",
+    "reentrant": "use reentrant checkpoints",
+    "in_parts": "compute a gradient in parts, each in a backward of its own",
+    "forward_only": "run a forward in training without a backward",
+    "forward_only_quiet": "run a forward in training without a backward",
+    "evaluation_with_gradients": "run a forward in evaluation with gradients enabled",
+    "no_sync_nested": "nest one no_sync in another",
+    "no_sync_error": "go on after an exception that left a no_sync",
+    "forward_error": "go on after an exception in a forward",
+    "backward_error": "go on after an exception in a backward",
+    "never_zeroed": "leave gradients in place between steps",
+    "freeze": "freeze a layer after wrapping",
+    "unfreeze": "train a layer that was frozen at wrapping",
+    "cast": "cast parameters after wrapping",
+    "assign": "load a state with assign=True after wrapping",
+    "buffers_written": "write to buffers between steps",
+    "param_groups": "add a group of parameters to the optimizer after wrapping",
+    "resized": "load a saved state on another number of ranks",
+    "join": "give a rank fewer batches than another",
+    "subgroup": "hand over a process group without rank 0",
+}
+"""What a user of a wrapper must never do if the wrapper declares a capability as unsupported.
+
+The wider capability comes first: a step that reaches no parameter leaves parameters unused.
+"""
+
+
+def without_one(case: TrainingCase, scope: Scope) -> Iterator[tuple[str, TrainingCase]]:
+    """Yield each such capability that a case contains, with the case without it.
+
+    A claimed capability is left out, because no wrapper may claim it and declare it unsupported.
+    """
+    for name in NEVER:
+        capability = TRAINING[name]
+        if name in scope.declared.supports or not capability.present(case):
+            continue
+        try:
+            plain = scope.fit(capability.removed(case))
+        except CaseError:
+            continue
+        if not capability.present(plain):
+            yield name, plain
