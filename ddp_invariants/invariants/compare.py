@@ -48,6 +48,35 @@ def apart(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | No
     return _first(wanted, actual, owner, _unsigned_zeros)
 
 
+def unlike(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
+    """Return the first difference as `parted` does, but any two NaNs are equal.
+
+    The bits of a NaN tell nothing about a computation: they depend on the kernel that made it.
+    """
+    return _first(wanted, actual, owner, _one_nan)
+
+
+def _one_nan(slot: Slot, bits: bytes) -> bytes:
+    """Return the bits of a tensor with every NaN made the same."""
+    infinite = _INFINITE.get(slot.dtype or "")
+    if infinite is None or not bits:
+        return bits
+    width = slot.nbytes // slot.numbers
+    words = np.frombuffer(bits, f"<u{width}").copy()
+    magnitudes = words & ((1 << (8 * width - 1)) - 1)
+    words[magnitudes > infinite] = infinite + 1
+    return words.tobytes()
+
+
+_INFINITE = {
+    "float16": 0x7C00,
+    "bfloat16": 0x7F80,
+    **dict.fromkeys(("float32", "complex64"), 0x7F800000),
+    **dict.fromkeys(("float64", "complex128"), 0x7FF0000000000000),
+}
+"""The bits of infinity by dtype; greater magnitudes are NaN."""
+
+
 def _unsigned_zeros(slot: Slot, bits: bytes) -> bytes:
     """Return the bits of a tensor with every negative zero made positive."""
     floats = slot.dtype is not None and any(kind in slot.dtype for kind in ("float", "complex"))
@@ -106,9 +135,10 @@ def _bit_difference(
         .any(1)
     )
     first = int(np.argmax(differs))
-    got, expected = (
-        _exactly(bits[first * width : (first + 1) * width], tensors.by_name[slot.name], slot, first)
-        for tensors, bits in ((actual, bits_actual), (wanted, bits_wanted))
+    got, expected = _exactly(
+        slot,
+        [bits[first * width : (first + 1) * width] for bits in (bits_actual, bits_wanted)],
+        [float(each.by_name[slot.name].ravel()[first]) for each in (actual, wanted)],
     )
     return TensorDifference(
         slot.name,
@@ -118,11 +148,11 @@ def _bit_difference(
     )
 
 
-def _exactly(bits: bytes, values: FloatArray, slot: Slot, first: int) -> str:
-    """Return a number as text: integers with all digits, which float64 does not always have."""
+def _exactly(slot: Slot, bits: list[bytes], values: list[float]) -> list[str]:
+    """Return two numbers as text: integers with all digits, which float64 does not always have."""
     if slot.dtype is not None and "int" in slot.dtype:
-        return str(int(np.frombuffer(bits, slot.dtype)[0]))
-    return number(values.ravel()[first])
+        return [str(int(np.frombuffer(each, slot.dtype)[0])) for each in bits]
+    return numbers(*values)
 
 
 def _counted(slot: Slot) -> str:
@@ -133,6 +163,14 @@ def _counted(slot: Slot) -> str:
 def number(value: float) -> str:
     """Return a float as the shortest text that differs from the texts of its neighbours."""
     return format(float(value), ".9g")
+
+
+def numbers(*values: float) -> list[str]:
+    """Return floats as texts: of 9 digits, or of 17 if two floats differ and their texts do not."""
+    texts = [number(value) for value in values]
+    if len(set(texts)) == len({float(value) for value in values}):
+        return texts
+    return [format(float(value), ".17g") for value in values]
 
 
 def outside(
@@ -166,8 +204,9 @@ def outside(
     inside = slice(start, start + slot.numbers)
     largest = float(np.max(error[inside], where=wrong[inside], initial=0.0))
     allowed = float(ball.radius[first])
+    got, expected = numbers(values_P[first], ball.centre[first])
     words = (
-        f"{number(values_P[first])} at {place}, expected {number(ball.centre[first])}; "
+        f"{got} at {place}, expected {expected}; "
         f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most "
         f"{largest:.2g} ({allowed:.2g} "
         f"allowed{', since this arithmetic is exact' if allowed == 0 else ''})"

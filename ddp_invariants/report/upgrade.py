@@ -18,6 +18,8 @@ _KINDS = {
     "rule": "rules",
     "discrete": "values that must match exactly",
     "number": "numbers beyond their bounds",
+    "shift": "numbers within their bounds that all move the same way",
+    "unbounded": "numbers for which no bound is known",
     "rounding": "numbers within their bounds",
 }
 
@@ -102,6 +104,6 @@ def _ratio_line(ratio: "Ratio") -> str:
 _OUTCOMES = {
     0: "SAME: no judged value changed",
     1: "CHANGED: some changes are not accepted",
-    2: "INCONCLUSIVE: a difference was seen once, and not again",
+    2: "INCONCLUSIVE: a difference did not show again, or no bound is known for it",
     INTERRUPTED: "INTERRUPTED: this is what was known by then",
 }

@@ -6,16 +6,20 @@ for example. All functions are pure functions of evidence.
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
+from ddp_invariants.cases.case import Case
 from ddp_invariants.cases.fields import Strict
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import RankEvidence, ShardEvidence, TrainingEvidence
-from ddp_invariants.records.trace import POINT_TO_POINT
-from ddp_invariants.upgrades.difference import WARNING, Difference, steady
+from ddp_invariants.records.verdict import Failure
+from ddp_invariants.upgrades.condition import features
+from ddp_invariants.upgrades.difference import WARNING, Difference, numberless, steady
 from ddp_invariants.upgrades.numbers import OF_NO_NUMBERS, differing_numbers
+from ddp_invariants.upgrades.sequences import parting
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,9 @@ def before_any_case(old: Offer, new: Offer) -> list[Difference]:
     for name in dict.fromkeys([*old.capabilities, *new.capabilities]):
         standings = [side.capabilities.get(name, ("not known", "")) for side in (old, new)]
         if standings[0][0] != standings[1][0]:
+            before, now = (" ".join(standing).strip() for standing in standings)
             differences.append(
-                Difference(
-                    "discrete",
-                    f"capability {name}",
-                    "probed by a small case",
-                    *(" ".join(standing).strip() for standing in standings),
-                )
+                Difference("discrete", f"capability {name}", "probed by a small case", before, now)
             )
     return differences
 
@@ -58,19 +58,16 @@ def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Differ
     )
     for name in dict.fromkeys([*old_defaults, *new_defaults]):
         if old_defaults.get(name) != new_defaults.get(name):
-            defaults = [side.get(name) for side in (old_defaults, new_defaults)]
+            before, now = (
+                "not taken"
+                if (default := side.get(name)) is None
+                else f"default {default}"
+                if default
+                else "required"
+                for side in (old_defaults, new_defaults)
+            )
             yield Difference(
-                "discrete",
-                f"argument {name}",
-                f"{old['target']}({name})",
-                *(
-                    "not taken"
-                    if default is None
-                    else f"default {default}"
-                    if default
-                    else "required"
-                    for default in defaults
-                ),
+                "discrete", f"argument {name}", f"{old['target']}({name})", before, now
             )
 
 
@@ -81,6 +78,20 @@ def compared(
     sampler: SamplerDeclarations,
 ) -> list[Difference]:
     """Return all differences between two sides' answers: rules first, then in run order."""
+    return [under(difference, old.case) for difference in _all(old, new, declared, sampler)]
+
+
+def under(difference: Difference, case: Case) -> Difference:
+    """Return a difference with the features of the case that shows it as its condition."""
+    return replace(difference, condition=features(case)) if difference.depends else difference
+
+
+def _all(
+    old: TrainingEvidence | ShardEvidence,
+    new: TrainingEvidence | ShardEvidence,
+    declared: Declarations,
+    sampler: SamplerDeclarations,
+) -> list[Difference]:
     differences = [*_by_rule(old, new, declared, sampler), *_warned(old, new)]
     if isinstance(old, ShardEvidence) or isinstance(new, ShardEvidence):
         assert isinstance(old, ShardEvidence)
@@ -105,15 +116,16 @@ def _by_rule(
 ) -> Iterator[Difference]:
     before, after = judge(old, declared, sampler), judge(new, declared, sampler)
     for rule in before:
-        failures = before[rule].failure, after[rule].failure
-        if (failures[0] is None) != (failures[1] is None):
-            failure = failures[0] or failures[1]
-            assert failure is not None
-            words = [
-                "holds" if failure is None else f"violated: {failure.fact}; {failure.got}"
-                for failure in failures
-            ]
-            yield Difference("rule", rule, failure.where, *words)
+        was, now = before[rule].failure, after[rule].failure
+        if was is None and now is not None:
+            yield Difference("rule", rule, now.where, "holds", _told(now), numberless(now.fact))
+        elif was is not None and now is None:
+            cause = f"no longer: {numberless(was.fact)}"
+            yield Difference("rule", rule, was.where, _told(was), "holds", cause)
+
+
+def _told(failure: Failure) -> str:
+    return f"violated: {failure.fact}; {failure.got}"
 
 
 def warnings_of(side: TrainingEvidence | ShardEvidence) -> dict[str, tuple[str, list[int]]]:
@@ -148,41 +160,48 @@ def _warned(
     for title in dict.fromkeys([*before, *after]):
         sides = [side.get(title, ("", [])) for side in (before, after)]
         if sides[0][1] != sides[1][1]:
-            yield Difference(
-                "discrete",
-                title,
-                f"{whose} that give the warning",
-                *(
-                    f"{', '.join(map(str, given))}: {text}" if given else "none"
-                    for text, given in sides
-                ),
+            first, second = (
+                f"{', '.join(map(str, given))}: {text}" if given else "none"
+                for text, given in sides
             )
+            yield Difference("discrete", title, f"{whose} that give the warning", first, second)
 
 
 def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Difference]:
     """Yield differences in values that must match exactly on every machine."""
     ends = [_end(side) for side in (old, new)]
     if ends[0] != ends[1]:
-        yield Difference("discrete", "end of the run", f"world size {old.case.world_size}", *ends)
+        causes = [numberless(end.partition(": ")[0]) for end in ends]
+        cause = " -> ".join(causes) if causes[0] != causes[1] else "another message"
+        where = f"world size {old.case.world_size}"
+        yield Difference("discrete", "end of the run", where, ends[0], ends[1], cause)
+    told = set[str]()
     for rank, (old_rank, new_rank) in enumerate(zip(old.ranks, new.ranks, strict=True)):
-        where = f"rank {rank} of {len(old.ranks)}"
-        for subject, read in _READ.items():
-            first, second = read(old_rank), read(new_rank)
-            if first != second:
-                number = next(
-                    (
-                        at
-                        for at, (old_line, new_line) in enumerate(zip(first, second, strict=False))
-                        if old_line != new_line
-                    ),
-                    min(len(first), len(second)),
-                )
-                lines = [
-                    side[number] if number < len(side) else f"none: {len(side)} in all"
-                    for side in (first, second)
-                ]
-                yield Difference("discrete", subject, f"{where}, number {number}", *lines)
-                break  # Later differences of this rank follow from this one.
+        for difference in _of_rank(old_rank, new_rank, f"rank {rank} of {len(old.ranks)}"):
+            # One difference of a subject is told, on the first rank that shows it.
+            if difference.subject not in told:
+                yield difference
+        told |= {difference.subject for difference in _of_rank(old_rank, new_rank, "")}
+
+
+def _of_rank(old: RankEvidence, new: RankEvidence, where: str) -> Iterator[Difference]:
+    """Yield the first difference of each subject between a rank's records."""
+    parted = parting(old, new)
+    if parted is not None:
+        place = f"{where}, {parted.where}"
+        yield Difference(
+            "discrete", "collectives", place, parted.old, parted.new, cause=parted.cause
+        )
+    for subject, read in _READ.items():
+        first, second = read(old), read(new)
+        if first != second:
+            pairs = enumerate(zip_longest(first, second))
+            number, lines = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+            before, now = (
+                f"none: {len(side)} in all" if line is None else line
+                for side, line in zip((first, second), lines, strict=True)
+            )
+            yield Difference("discrete", subject, f"{where}, number {number}", before, now)
 
 
 def _end(side: TrainingEvidence) -> str:
@@ -196,15 +215,6 @@ def _end(side: TrainingEvidence) -> str:
         f"{first.type} in {first.phase} of step {first.step} on {len(raised)} of "
         f"{len(side.ranks)} ranks: {steady(str(first.message).partition(chr(10))[0])[:200]}"
     )
-
-
-def _called(rank: RankEvidence) -> list[str]:
-    return [
-        f"{call.kind} {call.dtype} x {call.elements} {call.operation}".rstrip()
-        for group in rank.sent
-        for call in group
-        if call.kind not in POINT_TO_POINT
-    ]
 
 
 def _none(rank: RankEvidence) -> list[str]:
@@ -244,7 +254,6 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
     "calls that drive it": lambda rank: [
         f"{key}: {rank.driven[key]}" for key in sorted(rank.driven)
     ],
-    "collectives": _called,
     "gradients that are None": _none,
     "gradients' types": _typed,
     "the loss scale": lambda rank: [
@@ -262,7 +271,7 @@ def _sampler_answers(old: ShardEvidence, new: ShardEvidence) -> Iterator[Differe
         for side in (old, new)
     ]
     if ends[0] != ends[1]:
-        yield Difference("discrete", "end of the sampler", "", *ends)
+        yield Difference("discrete", "end of the sampler", "", ends[0], ends[1])
         return
     if old.incident is not None:
         return

@@ -6,7 +6,7 @@ Each sort of difference is shrunk to its smallest case.
 import hashlib
 import json
 import subprocess
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -21,12 +21,13 @@ from ddp_invariants.search.search import Asked, independent
 from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.upgrades.accepted import Accepted
 from ddp_invariants.upgrades.baseline import Environment
-from ddp_invariants.upgrades.comparison import compared
+from ddp_invariants.upgrades.comparison import compared, under
 from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
 from ddp_invariants.upgrades.pace import Cost, ratios
 from ddp_invariants.upgrades.progress import Event, Found, Ran, Shrunk, Tried
 from ddp_invariants.upgrades.sides import Pair, Sides
+from ddp_invariants.upgrades.sorts import Sorts
 
 SHRINK_RUNS = 150
 """Largest number of cases run on both sides to shrink the case of a new sort of difference."""
@@ -85,6 +86,7 @@ class Gate:
     def __init__(self, sides: Sides, listen: Callable[[Event], None] = lambda _: None) -> None:
         self.sides, self._listen = sides, listen
         self._unreal: dict[str, Case] = {}
+        self._known = Sorts()
 
     def differences(
         self, case: Case, *, fresh: bool = False, real: bool = True
@@ -115,11 +117,12 @@ class Gate:
             for difference in self.sides.at_once
         ]
         for entry in entries:
+            self._known.add(entry.difference)
             self._listen(Found(entry.difference, None, 0))
         costs: list[tuple[Cost, Cost]] = []
         try:
             self._search(count, number, entries, why, costs)
-            entries += self._only_warned({entry.difference.name for entry in entries}, why)
+            entries += self._only_warned(why)
             interrupted = False
         except KeyboardInterrupt:
             interrupted = True
@@ -149,94 +152,97 @@ class Gate:
             why: The reasons of the accepted changes, by name.
             costs: Receives the costs of each real case.
         """
-        drawn, rounds = 0, 0
-        while drawn < count:
-            known, seen = {entry.difference.name for entry in entries}, 0
-            for case in drawn_cases(self.sides.scope, count - drawn, f"{number}/{rounds}"):
-                seen += 1
-                pair = self.sides.answers(case, counted=True)
-                costs += [] if pair.simulated else pair.costs()
-                self._listen(Ran(drawn + seen, count))
-                another = self._another(case, pair, known)
-                for difference in another:
-                    self._listen(Found(difference, case, drawn + seen))
-                    # Entered before it is shrunk: an interrupt loses no difference.
-                    entries.append(ShrunkDifference(difference, case, 0))
-                    entries[-1] = self._shrunk(case, difference, why, simulated=pair.simulated)
-                    self._listen(Shrunk(entries[-1]))
-                if another:
-                    break
-            drawn, rounds = drawn + max(seen, 1), rounds + 1
+        for drawn, case in enumerate(drawn_cases(self.sides.scope, count, str(number)), start=1):
+            pair = self.sides.answers(case, counted=True)
+            costs += [] if pair.simulated else pair.costs()
+            self._listen(Ran(drawn, count))
+            for difference in self._another(case, pair):
+                if self._known.explain(difference):
+                    continue  # The smallest case of a difference before has shown it, too.
+                self._listen(Found(difference, case, drawn))
+                # Entered before it is shrunk: an interrupt loses no difference.
+                entries.append(ShrunkDifference(difference, case, 0))
+                shrunk = self._shrunk(case, difference, why, simulated=pair.simulated)
+                entries[-1:] = shrunk
+                for entry in shrunk:
+                    self._listen(Shrunk(entry))
 
     def _compared(self, pair: Pair) -> list[Difference]:
         scope = self.sides.scope
         return compared(pair.old, pair.new, scope.declared, scope.sampler)
 
-    def _another(self, case: Case, pair: Pair, known: Container[str]) -> list[Difference]:
+    def _another(self, case: Case, pair: Pair) -> list[Difference]:
         """Return the differences of new sorts.
 
         A simulated difference must also show over the real backend, and a difference that may move
         to another case must also show in new processes.
         """
-        fresh = {
-            difference.name: difference
-            for difference in self._compared(pair)[::-1]
-            if difference.name not in known and difference.name not in self._unreal
-        }
+        fresh = self._unknown(self._compared(pair))
+        fresh = {sort: each for sort, each in fresh.items() if sort not in self._unreal}
         if fresh and pair.simulated:
-            real = {difference.name: difference for difference in self.differences(case)}
+            real = {difference.sort: difference for difference in self.differences(case)[::-1]}
             self._unreal |= {
-                name: case
-                for name, difference in fresh.items()
-                if name not in real and not difference.moves
+                sort: case
+                for sort, difference in fresh.items()
+                if sort not in real and not difference.moves
             }
-            fresh = {name: each for name, each in real.items() if name not in known}
+            fresh = self._unknown(list(real.values())[::-1])
         if any(difference.moves for difference in fresh.values()):
-            alone = {
-                difference.name: difference for difference in self.differences(case, fresh=True)
-            }
+            alone = self._unknown(self.differences(case, fresh=True))
             fresh = {
-                name: alone.get(name, difference)
-                for name, difference in fresh.items()
-                if not difference.moves or name in alone
+                sort: alone.get(sort, difference)
+                for sort, difference in fresh.items()
+                if not difference.moves or sort in alone
             }
         return list(fresh.values())
 
-    def _only_warned(self, known: Container[str], why: dict[str, str]) -> list[ShrunkDifference]:
+    def _unknown(self, differences: Sequence[Difference]) -> dict[str, Difference]:
+        """Return the first difference of each sort that no known sort explains."""
+        return {each.sort: each for each in differences[::-1] if not self._known.explain(each)}
+
+    def _only_warned(self, why: dict[str, str]) -> list[ShrunkDifference]:
         """Return the warnings that only one side gave, if no drawn case has reported them."""
         entries: list[ShrunkDifference] = []
         for warned, opposite in (self.sides.warned, self.sides.warned[::-1]):
             for title, case in warned.items():
                 if title not in opposite:
-                    again = self._another(case, self.sides.answers(case, fresh=True), known)
-                    entries += [
-                        self._shrunk(case, difference, why)
-                        for difference in again
-                        if difference.subject == title
-                    ]
+                    again = self._another(case, self.sides.answers(case, fresh=True))
+                    for difference in again:
+                        if difference.subject == title and not self._known.explain(difference):
+                            entries += self._shrunk(case, difference, why)
         return entries
 
     def _shrunk(
         self, case: Case, difference: Difference, why: dict[str, str], *, simulated: bool = False
-    ) -> ShrunkDifference:
+    ) -> list[ShrunkDifference]:
         """Return a sort of difference with the smallest case that still shows it.
 
         A simulated case costs less, so simpler cases run there first; the repeated runs are real.
+        The sorts that every repeated run shows beside it follow.
         """
         smallest = self._smallest(case, difference, real=not simulated)
-        again = self._again(smallest, difference)
-        if simulated and len(again) < REPEATS:
+        runs = self._again(smallest, difference)
+        if simulated and len(_shown(runs, difference)) < REPEATS:
             smallest = self._smallest(case, difference, real=True)
-            again = self._again(smallest, difference)
-        return ShrunkDifference(
-            again[0] if again else difference, smallest, len(again), why.get(difference.name, "")
-        )
+            runs = self._again(smallest, difference)
+        again = _shown(runs, difference)
+        told = again[0] if again else under(difference, smallest)
+        self._known.add(told)
+        beside = [
+            each
+            for each in self._unknown(runs[0]).values()
+            if len(_shown(runs, each)) == REPEATS and not each.moves
+        ]
+        for each in beside:
+            self._known.add(each)
+        return [
+            ShrunkDifference(each, smallest, len(_shown(runs, each)), why.get(each.name, ""))
+            for each in (told, *beside)
+        ]
 
-    def _again(self, case: Case, difference: Difference) -> list[Difference]:
-        """Return a sort of difference as the repeated real runs of a case show it."""
-        runs = (self.differences(case, fresh=difference.moves) for _ in range(REPEATS))
-        shown = (next((each for each in run if each.name == difference.name), None) for run in runs)
-        return [each for each in shown if each is not None]
+    def _again(self, case: Case, difference: Difference) -> list[list[Difference]]:
+        """Return the differences of each repeated real run of a case."""
+        return [self.differences(case, fresh=difference.moves) for _ in range(REPEATS)]
 
     def _smallest(self, case: Case, difference: Difference, *, real: bool) -> Case:
         """Return the smallest case seen to show a sort of difference."""
@@ -250,10 +256,16 @@ class Gate:
                 self._listen(Tried(difference, runs, SHRINK_RUNS))
                 pair = self.sides.answers(candidate, fresh=difference.moves, real=real)
                 hangs += pair.hung and not pair.simulated
-                if any(shown.name == difference.name for shown in self._compared(pair)):
+                if _shown([self._compared(pair)], difference):
                     case, smaller = candidate, True
                     break
         return case
+
+
+def _shown(runs: Sequence[Sequence[Difference]], difference: Difference) -> list[Difference]:
+    """Return a sort of difference as each of some runs shows it."""
+    found = (next((each for each in run if each.sort == difference.sort), None) for run in runs)
+    return [each for each in found if each is not None]
 
 
 def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:

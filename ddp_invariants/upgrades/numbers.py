@@ -1,16 +1,17 @@
 """The numbers of two sides' training runs, compared bit by bit and within the oracle's bounds."""
 
 from collections.abc import Iterator
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ddp_invariants.implementation.declarations import Declarations
-from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.compare import TensorDifference, unlike
 from ddp_invariants.invariants.recorded import flat_by_name
 from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.invariants.view import EvidenceView
-from ddp_invariants.records.evidence import Moment, TrainingEvidence
-from ddp_invariants.upgrades.difference import Difference
+from ddp_invariants.records.evidence import Moment, Slot, Tensors, TrainingEvidence
+from ddp_invariants.upgrades.difference import Class, Difference
 
 STAGES: tuple[tuple[Moment, str], ...] = (
     ("built", "construction"),
@@ -18,13 +19,13 @@ STAGES: tuple[tuple[Moment, str], ...] = (
     ("wrapped", "initialisation"),
     ("wrapped buffers", "initialisation"),
     ("forward", "forward"),
-    ("forward buffers", "forward"),
+    ("forward buffers", "buffers"),
     ("drawn", "random numbers"),
     ("loss", "forward"),
     ("local", "local gradient"),
     ("reduced", "reduced gradient"),
     ("updated", "optimizer"),
-    ("left buffers", "forward"),
+    ("left buffers", "buffers"),
     ("state", "optimizer"),
     ("restored", "saving and loading"),
     ("restored buffers", "saving and loading"),
@@ -32,18 +33,56 @@ STAGES: tuple[tuple[Moment, str], ...] = (
 )
 """Moments in the order of a step, each with the stage that computed the recorded values."""
 _OF_MICRO_STEPS = ("drawn", "loss", "local")
+Bound = Literal["within", "beyond", "unknown"]
+"""The place of a difference: within the bounds of both sides, beyond one, or without a bound."""
+_KINDS: dict[Bound, Class] = {"within": "rounding", "beyond": "number", "unknown": "unbounded"}
+
+
+class _Place(NamedTuple):
+    """The first difference of a moment: the stage, the step, the rank, and the difference."""
+
+    moment: Moment
+    stage: str
+    step: int
+    rank: int
+    difference: TensorDifference
 
 
 def differing_numbers(
     old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, *, broken: bool
 ) -> Iterator[Difference]:
-    """Yield the first tensors whose bits differ, in the order of a run.
+    """Yield the first tensors whose numbers differ, in the order of a run.
 
-    No bound is known for values that are not finite, or if ranks disagreed before. Then the rules
-    decide whether numbers may differ: `broken` is true if a rule holds on one side only. A rounding
-    is reported once per stage, and later stages are compared too.
+    A rounding is reported once per stage, and later stages are compared too. The same holds for
+    numbers without a known bound.
+
+    Args:
+        old: The old side's answer.
+        new: The new side's answer.
+        declared: The declarations.
+        broken: True if a rule about values holds on one side only. Then small differences, and
+            those without a bound, follow from the failure and are not reported.
     """
-    rounded: set[str] = set()
+    told: set[tuple[Bound, str]] = set()
+    for place in _places(old, new):
+        bound = _bound(old, new, declared, place)
+        if (bound, place.stage) in told or (broken and bound != "beyond"):
+            continue
+        told.add((bound, place.stage))
+        words = place.difference.words.partition(", the old side has ")
+        yield Difference(
+            _KINDS[bound],
+            place.stage,
+            f"rank {place.rank} of {len(old.ranks)}, step {place.step}, {place.difference.place}",
+            words[2].partition(";")[0] or "other bits",
+            words[0],
+        )
+        if bound == "beyond":
+            return
+
+
+def _places(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[_Place]:
+    """Yield every place where the numbers of two sides part, in the order of a run."""
     for step in range(old.case.steps):
         for moment, stage in STAGES:
             numbers = (
@@ -56,28 +95,16 @@ def differing_numbers(
                 if first is None or second is None:
                     continue  # A side that did not reach the moment differs in how its run ends.
                 for rank, (old_tensors, new_tensors) in enumerate(zip(first, second, strict=True)):
-                    difference = parted(old_tensors, new_tensors, "the old side has")
+                    difference = unlike(old_tensors, new_tensors, "the old side has")
                     if difference is None:
                         continue
                     if [slot.dtype for slot in old_tensors.layout.slots] != [
                         slot.dtype for slot in new_tensors.layout.slots
                     ]:
                         continue  # `_exactly` reports missing tensors and other dtypes.
-                    within = _both_within(old, new, declared, moment, step)
-                    within = not broken if within is None else within
-                    if within and stage in rounded:
-                        continue
-                    rounded.add(stage)
-                    words = difference.words.partition(", the old side has ")
-                    yield Difference(
-                        "rounding" if within else "number",
-                        stage,
-                        f"rank {rank} of {len(old.ranks)}, step {step}, {difference.place}",
-                        words[2].partition(";")[0] or "other bits",
-                        words[0],
-                    )
-                    if not within:
-                        return
+                    if _was_left(old, moment, step, rank) and _was_left(new, moment, step, rank):
+                        continue  # Both sides kept what the step before had left.
+                    yield _Place(moment, stage, step, rank, difference)
 
 
 OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG", "GPU")
@@ -93,43 +120,100 @@ _LEFT: dict[Moment, Moment] = {
     "restored state": "state",
 }
 """The moment of the previous step that left the values of a later moment."""
+_SAVED: dict[Moment, Moment] = {
+    "restored": "saved",
+    "restored buffers": "saved buffers",
+    "restored state": "saved state",
+}
+"""The moment of an earlier run that saved the values which a run loads before its first step."""
+_STARTED: dict[Moment, Moment] = {
+    "forward": "restored",
+    "forward buffers": "restored buffers",
+}
+"""The moment at which a run that loads values gets those of its first forward."""
 
 
-def _both_within(
-    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, moment: Moment, step: int
-) -> bool | None:
+def _was_left(side: TrainingEvidence, moment: Moment, step: int, rank: int) -> bool:
+    """Return whether a rank's values are bitwise those that a step or a run before had left."""
+    before = (
+        [(_LEFT.get(moment), step - 1)]
+        if step > 0
+        else [(_SAVED.get(moment), 0), (_STARTED.get(moment), 0)]
+    )
+    now = side.ranks[rank].at(moment, step)
+    assert now is not None
+    return any(
+        _equal(side.ranks[rank].at(left, number), now)
+        for left, number in before
+        if left is not None
+    )
+
+
+def _equal(before: Tensors | None, now: Tensors) -> bool:
+    return (
+        before is not None and before.bits == now.bits and before.layout.slots == now.layout.slots
+    )
+
+
+def _bound(
+    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, place: _Place
+) -> Bound:
     """Return whether both sides lie within the oracle's bound, so that they differ by rounding.
 
-    The result is None if this is not known. A loss or a local gradient counts as within if the
-    gradients that follow from it are. The values at the start of a step, or loaded before it, are
-    those that the previous step left. Before the first step nothing is computed, so nothing can be
-    rounded.
+    A loss or a local gradient counts as within if the gradients that follow from it are. Integers
+    are never rounded. The values at the start of a step, or loaded before it, are those that the
+    previous step left. Before the first step nothing is computed, so nothing can be rounded.
     """
-    if step > 0 and moment in _LEFT:
-        moment, step = _LEFT[moment], step - 1
-    if moment == "left buffers":
+    moment, step = place.moment, place.step
+    slot = _slot(old, place)
+    if slot is not None and slot.dtype is not None and "float" not in slot.dtype:
+        return "beyond" if "complex" not in slot.dtype else "unknown"
+    if moment in ("left buffers", "forward buffers", "restored buffers"):
         # Buffers depend on the intermediate values of a forward, which have no derived bound.
+        return "unknown"
+    judged: tuple[Moment, int] = (moment, step)
+    if moment in ("forward", "restored") and step > 0:
+        step -= 1  # The bounds are those of the values that the step before left.
+    elif moment in ("loss", "local"):
+        judged = ("reduced", step)
+    elif moment == "state":
+        judged = ("updated", step)
+    elif moment not in ("reduced", "updated"):
+        return "beyond"
+    within = [_within(EvidenceView(side, declared), *judged, step) for side in (old, new)]
+    if None in within:
+        return "unknown"
+    return "within" if all(within) else "beyond"
+
+
+def _slot(side: TrainingEvidence, place: _Place) -> Slot | None:
+    tensors = side.ranks[place.rank].tensors
+    layouts = (held.layout for (moment, _), held in tensors.items() if moment == place.moment)
+    slots = (slot for layout in layouts for slot in layout.slots)
+    return next((slot for slot in slots if slot.name == place.difference.name), None)
+
+
+def _within(view: EvidenceView, moment: Moment, number: int, step: int) -> bool | None:
+    """Return whether all ranks' values lie within the oracle's bound; None if that is unknown.
+
+    Args:
+        view: The side.
+        moment: The moment of the values.
+        number: The step in which they were recorded.
+        step: The step whose bounds they must keep.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            truth, layout = view.expected.truth(step), view.layout(step)
+            ball = truth.gradient if moment == "reduced" else truth.updated
+            held = view.every_rank(moment, number)
+            values = [flat_by_name(tensors, layout) for tensors in held]
+    except (Unjudged, KeyError, ValueError):
         return None
-    if moment not in ("loss", "local", "reduced", "updated", "state"):
-        return False
-    for side in (old, new):
-        view = EvidenceView(side, declared)
-        try:
-            with np.errstate(all="ignore"):
-                truth, layout = view.expected.truth(step), view.layout(step)
-                ball = truth.updated if moment in ("updated", "state") else truth.gradient
-                held = view.every_rank(
-                    "updated" if moment in ("updated", "state") else "reduced", step
-                )
-                values = [flat_by_name(tensors, layout) for tensors in held]
-        except (Unjudged, KeyError, ValueError):
-            return None
-        if not all(np.isfinite(held_P).all() for held_P in values):
-            return None  # The run overflows; the rules decide whether it may.
-        if any(
-            held_P.shape != ball.centre.shape
-            or not (np.abs(held_P - ball.centre) <= ball.radius).all()
-            for held_P in values
-        ):
-            return False
-    return True
+    if not all(np.isfinite(held_P).all() for held_P in values):
+        return None  # The run overflows; the rules decide whether it may.
+    return all(
+        held_P.shape == ball.centre.shape
+        and bool((np.abs(held_P - ball.centre) <= ball.radius).all())
+        for held_P in values
+    )

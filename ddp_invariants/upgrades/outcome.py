@@ -36,10 +36,19 @@ class ShrunkDifference:
     def counts(self) -> bool:
         """True if the difference closes the gate.
 
-        Rounding is reported and never judged; a difference that does not repeat is not judged
-        either.
+        Rounding is reported and never judged. Nothing is known of a number without a bound, nor of
+        a difference that does not repeat.
         """
-        return self.difference.kind != "rounding" and not self.accepted and self.seen == REPEATS
+        return (
+            self.difference.kind not in ("rounding", "unbounded")
+            and not self.accepted
+            and self.seen == REPEATS
+        )
+
+    @property
+    def undecided(self) -> bool:
+        """True if the difference leaves the comparison without an answer."""
+        return self.seen < REPEATS or (self.difference.kind == "unbounded" and not self.accepted)
 
     @property
     def state(self) -> str:
@@ -76,13 +85,14 @@ class Gated:
     def status(self) -> int:
         """The exit status: 0 same, 1 changed beyond the accepted changes, 2 inconclusive, 130 interrupted.
 
-        Inconclusive means that a difference was seen once and not in every repeated run.
+        Inconclusive means that a difference was seen once and not in every repeated run, or that
+        no bound is known for it.
         """
         if self.interrupted:
             return INTERRUPTED
         if any(entry.counts for entry in self.differences):
             return 1
-        return 2 if any(entry.seen < REPEATS for entry in self.differences) else 0
+        return 2 if any(entry.undecided for entry in self.differences) else 0
 
 
 def gated(entries: Sequence[ShrunkDifference], cases: int, allowed: Sequence[Accepted]) -> Gated:

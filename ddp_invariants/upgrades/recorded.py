@@ -16,6 +16,7 @@ from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.gate import drawn_cases
 from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
 from ddp_invariants.upgrades.sides import answer_of, discovered_side, offer_of
+from ddp_invariants.upgrades.sorts import Sorts
 
 
 def record(
@@ -92,8 +93,8 @@ def against(
         for difference in at_once
     ]
     shrunk += [
-        _repeated(side, answer, first, why.get(name, ""))
-        for name, (answer, first) in _smallest(side, answers).items()
+        _repeated(side, answer, first, why.get(first.name, ""))
+        for answer, first in _smallest(side, answers)
         if not side.moved(first)
     ]
     return gated(shrunk, len(answers), allowed)
@@ -144,7 +145,7 @@ class _AvailableSide:
         return [
             difference
             for difference in shown
-            if self.comparable or difference.kind not in ("rounding", "number")
+            if self.comparable or difference.kind not in ("rounding", "number", "unbounded")
         ]
 
     def moved(self, difference: Difference) -> bool:
@@ -156,16 +157,15 @@ class _AvailableSide:
         return difference.moves and difference.subject in recorded & here
 
 
-def _smallest(
-    side: _AvailableSide, answers: Sequence[Answer]
-) -> dict[str, tuple[Answer, Difference]]:
+def _smallest(side: _AvailableSide, answers: Sequence[Answer]) -> list[tuple[Answer, Difference]]:
     """Return each sort of difference, with the smallest case that shows it."""
-    smallest: dict[str, tuple[Answer, Difference]] = {}
-    for answer in answers:
-        for difference in side.differences(answer):
-            known = smallest.get(difference.name)
-            if known is None or len(describe(answer.case)) < len(describe(known[0].case)):
-                smallest[difference.name] = answer, difference
+    shown = [(answer, each) for answer in answers for each in side.differences(answer)]
+    shown.sort(key=lambda pair: (len(pair[1].condition or ()), len(describe(pair[0].case))))
+    known, smallest = Sorts(), list[tuple[Answer, Difference]]()
+    for answer, difference in shown:
+        if not known.explain(difference):
+            known.add(difference)
+            smallest.append((answer, difference))
     return smallest
 
 

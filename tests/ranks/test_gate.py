@@ -32,15 +32,18 @@ from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.errors import INTERRUPTED, BaselineError, DeviationError, HarnessError
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.invariants.compare import numbers
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import (
     Backward,
     Incident,
     RaisedError,
+    RankEvidence,
     ShardEvidence,
     TrainingEvidence,
 )
+from ddp_invariants.records.trace import Call
 from ddp_invariants.report import upgrade
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.upgrades import baseline, comparison, gate, outcome, recorded, sides
@@ -51,7 +54,9 @@ from ddp_invariants.upgrades.difference import Difference, steady
 from ddp_invariants.upgrades.outcome import Gated, ShrunkDifference
 from ddp_invariants.upgrades.pace import Cost, cost, ratios
 from ddp_invariants.upgrades.progress import Event, Found, Tried
+from ddp_invariants.upgrades.sequences import parting
 from ddp_invariants.upgrades.sides import Pair, Sides
+from ddp_invariants.upgrades.sorts import Sorts
 
 FACTOR = "layers.4.factor"
 ACCEPTED = """
@@ -63,9 +68,9 @@ expires = 2100-01-01
 
 
 def names(old: TrainingEvidence, new: TrainingEvidence) -> list[str]:
-    """Return the names of the differences between two sides."""
+    """Return the sorts of the differences between two sides, those of rules without a cause."""
     return [
-        difference.name
+        f"rule: {difference.subject}" if difference.kind == "rule" else difference.sort
         for difference in comparison.compared(old, new, Declarations(), SamplerDeclarations())
     ]
 
@@ -82,10 +87,9 @@ def test_every_class_of_difference_is_told() -> None:
         *(f"rule: {rule}" for rule in ("GRAD-2", "GRAD-3", "GRAD-5", "GRAD-6")),
         "number: reduced gradient",
     ]
-    assert "discrete: collectives" in names(
-        old, replace(old, ranks=tuple(replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks))
-    )
-    assert "discrete: end of the run" in names(
+    fewer = replace(old, ranks=tuple(replace(rank, sent=[rank.sent[0][1:]]) for rank in old.ranks))
+    assert f"discrete: collectives: one {old.ranks[0].sent[0][0].kind} fewer" in names(old, fewer)
+    assert "discrete: end of the run: by itself -> it hung" in names(
         old, replace(old, incident=Incident("hung", {1: "gave no answer"}, {}, 1.0))
     )
     assert "discrete: gradients that are None" in names(
@@ -230,11 +234,11 @@ def test_what_was_only_warned_of_while_something_else_was_shrunk_is_told(
     compares = gate.Gate(both)
     difference = Difference("discrete", "warning UserWarning: so", "", "none", "0: UserWarning: so")
     both.warned[1][difference.subject] = CASE
-    assert compares._only_warned(set(), {}) == []
+    assert compares._only_warned({}) == []
     monkeypatch.setattr(compares, "_compared", lambda _pair: [difference])
-    assert [result.difference for result in compares._only_warned(set(), {})] == [difference]
+    assert [result.difference for result in compares._only_warned({})] == [difference]
     both.warned[0][difference.subject] = CASE
-    assert compares._only_warned(set(), {}) == []
+    assert compares._only_warned({}) == []
 
 
 def _unsent(answer: Answer) -> Answer:
@@ -263,7 +267,7 @@ def test_a_difference_of_the_simulation_alone_is_not_judged(
     outcome = gate.Gate(both).run(30, 0)
     assert outcome.differences == ()
     assert outcome.status == 0
-    assert "discrete: collectives" in [name for name, _ in outcome.unreal]
+    assert "discrete: collectives: " in "".join(name for name, _ in outcome.unreal)
     assert 0 < outcome.simulated < outcome.cases == 30
     assert "because the simulation alone shows it: discrete: collectives" in upgrade.comparison(
         (HEAD.environment, HEAD.environment), outcome
@@ -370,15 +374,109 @@ def test_a_difference_within_the_bound_is_a_rounding() -> None:
     differences = comparison.compared(old, left, Declarations(), SamplerDeclarations())
     assert [difference.name for difference in differences if difference.kind != "rule"] == [
         "rounding: optimizer",
-        "rounding: forward",
     ]
     overflowing = everywhere(old, "reduced", 0, FACTOR, lambda values: values * np.inf)
     rounded = overflowing
     for name in ("loss", "twin"):
         rounded = everywhere(rounded, "loss", 0, name, lambda values: values * (1 + 2.0**-51))
-    assert names(overflowing, rounded) == ["rounding: forward"]
+    assert names(overflowing, rounded) == ["unbounded: forward"]
     first = everywhere(old, "forward", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     assert names(old, first)[-1] == "number: forward"
+
+
+def test_a_sort_is_a_rule_a_cause_and_a_condition() -> None:
+    """A sort of difference is told apart by its cause, and by the features of its smallest case."""
+    known = Sorts()
+    adam, clipped = (
+        Difference("rule", "PARAM-3", "", "", "", cause="they are not", condition=condition)
+        for condition in (("adam", "momentum"), ("clipping",))
+    )
+    known.add(adam)
+    assert known.explain(replace(adam, condition=("adam", "momentum", "several steps")))
+    assert not known.explain(replace(adam, condition=("momentum",)))
+    assert not known.explain(clipped)
+    assert not known.explain(replace(adam, cause="another"))
+    assert adam.name == "rule: PARAM-3: they are not; with adam, momentum"
+    assert replace(adam, condition=()).name == "rule: PARAM-3: they are not; in every case"
+
+
+def test_numbers_of_no_known_bound_are_a_class_of_their_own() -> None:
+    """Buffers have no derived bound: a difference is no rounding, and two NaNs do not differ.
+
+    A difference beside the failure of a rule follows from the failure.
+    """
+    case = replace(CASE, values="real")
+    old = right(case)
+    slots = old.ranks[0].tensors["left buffers", 0].layout.slots
+    name = next(slot.name for slot in slots if slot.dtype == "float32")
+    new = everywhere(old, "left buffers", 0, name, lambda values: values + 0.1)
+    (difference,) = comparison.compared(old, new, Declarations(), SamplerDeclarations())
+    assert difference.name.startswith("unbounded: buffers; with ")
+    assert Gated((ShrunkDifference(difference, case),), 1).status == 2
+    nan = everywhere(old, "left buffers", 0, name, lambda values: values * np.nan)
+    negated = everywhere(
+        old, "left buffers", 0, name, lambda values: np.copysign(np.nan, -1) + values
+    )
+    assert names(nan, negated) == []
+    integer = next(slot.name for slot in slots if slot.dtype == "int64")
+    counted = everywhere(old, "left buffers", 0, integer, lambda values: values + 1)
+    assert "number: buffers" in names(old, counted)
+
+
+def test_what_a_step_left_is_no_difference_of_the_next() -> None:
+    """Loaded values that equal the saved ones show no difference of loading."""
+    case = replace(CASE.with_situation(Actions((BetweenSteps("reload"),))), values="real")
+    old = right(case)
+    new = everywhere(old, "updated", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
+    new = everywhere(new, "restored", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
+    new = everywhere(new, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
+    assert [name for name in names(old, new) if "rule" not in name] == ["rounding: optimizer"]
+    lossy = everywhere(old, "restored", 1, FACTOR, lambda values: values * 2)
+    assert "number: saving and loading" in names(old, lossy)
+
+
+def test_two_numbers_that_differ_have_two_texts() -> None:
+    """Numbers that differ in the 17th digit alone are printed with 17 digits."""
+    assert numbers(0.1, 0.2) == ["0.1", "0.2"]
+    assert numbers(-1.984375, -1.984375 - 2.0**-52) == [
+        "-1.984375",
+        "-1.9843750000000002",
+    ]
+
+
+def test_sequences_are_aligned_before_they_are_told() -> None:
+    """A missing broadcast is one broadcast fewer, and no other type of each call that follows."""
+    broadcasts = [Call("broadcast", "float32", 1, "0"), Call("broadcast", "int32", 2, "0")]
+    reduced = Call("allreduce", "float32", 8, "SUM")
+    halves = [Call("allreduce", "float32", 4, "SUM")] * 2
+    old = RankEvidence({}, sent=[[*broadcasts, reduced]], marks=[[[2], [3]]])
+
+    def parts(*calls: Call) -> tuple[str, str, str, str] | None:
+        return parting(old, RankEvidence({}, sent=[list(calls)]))
+
+    assert parts(*broadcasts, reduced) is None
+    assert parts(broadcasts[1], reduced) == (
+        "one broadcast fewer",
+        "call 1",
+        "broadcast float32 x 1 0",
+        "none",
+    )
+    assert parts(*broadcasts, *halves) == (
+        "the same elements in more calls of allreduce",
+        "step 0, call 3",
+        "allreduce float32 x 8 SUM",
+        "allreduce float32 x 4 SUM, allreduce float32 x 4 SUM",
+    )
+    causes = (
+        parts(broadcasts[1], broadcasts[0], reduced),
+        parts(*broadcasts, reduced._replace(operation="AVG")),
+        parts(*broadcasts, reduced, *halves),
+    )
+    assert [cause and cause[0] for cause in causes] == [
+        "the same calls in another order",
+        "other operations of allreduce",
+        "several allreduce more",
+    ]
 
 
 def test_a_samplers_answers_must_match_exactly() -> None:
@@ -411,11 +509,11 @@ def test_a_samplers_answers_must_match_exactly() -> None:
     }
     old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, changed))
     differences = comparison.compared(old, new, Declarations(), SamplerDeclarations())
-    assert "discrete: indices" in [difference.name for difference in differences]
+    assert "discrete: indices" in [difference.sort for difference in differences]
     assert comparison.compared(old, old, Declarations(), SamplerDeclarations()) == []
     gone = ShardEvidence(case, (), Incident("died", {0: "died"}, {}, 1.0))
     assert [
-        difference.name
+        difference.sort
         for difference in comparison.compared(old, gone, Declarations(), SamplerDeclarations())
     ][-1] == "discrete: end of the sampler"
 
@@ -496,6 +594,13 @@ def test_the_gate_closes_on_what_is_not_accepted(
             "'x' expired on 2020-01-01",
         ),
         ("[[accepted]]\nchange = 'x'\nreason = 'y'", "expires"),
+        *(
+            (
+                f"[[accepted]]\nchange = '{old}'\nreason = 'y'\nexpires = 2100-01-01",
+                f"'{old}' names no cause and no condition",
+            )
+            for old in ("rule: PARAM-3", "discrete: collectives", "number: optimizer")
+        ),
     ],
 )
 def test_a_bad_file_of_accepted_changes_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -525,16 +630,19 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Interpreters:
-    """Altered interpreters, their hosts and the results of probing there, each made once.
+    """Altered interpreters and their hosts, each made once.
 
     Args:
         folder: A folder for the interpreters.
         addresses: The addresses of the hosts of this interpreter.
         discover: The `discover` for these hosts.
+        probed: The folder of its results.
     """
 
-    def __init__(self, folder: Path, addresses: list[str], discover: Discover) -> None:
-        self._folder, self.discover = folder, discover
+    def __init__(
+        self, folder: Path, addresses: list[str], discover: Discover, probed: Path
+    ) -> None:
+        self._folder, self.discover, self._probed = folder, discover, probed
         self._lent = {sys.executable: LentHosts(addresses)}
         self._started: list[Hosts] = []
         self.side = cache(gate.side)
@@ -551,9 +659,8 @@ class Interpreters:
             hosts = Hosts(python)
             self._started.append(hosts)
             self._lent[python] = LentHosts(hosts.addresses)
-            probed = Path(python).parents[1] / "probed"
-            probed.mkdir()
-            self.discover = remembering(probed, hosts.addresses, self.discover)
+            # Neither alteration changes the result of a probe.
+            self.discover = remembering(self._probed, hosts.addresses, self.discover)
         return self._lent[python]
 
     def close(self) -> None:
@@ -564,11 +671,14 @@ class Interpreters:
 
 @pytest.fixture(scope="module")
 def interpreters(
-    tmp_path_factory: pytest.TempPathFactory, host_addresses: list[str], discovered: Discover
+    tmp_path_factory: pytest.TempPathFactory,
+    host_addresses: list[str],
+    discovered: Discover,
+    probed: Path,
 ) -> Iterator[Interpreters]:
     """Yield altered interpreters for the tests of this file."""
     folder = tmp_path_factory.mktemp("interpreters")
-    with closing(Interpreters(folder, host_addresses, discovered)) as interpreters:
+    with closing(Interpreters(folder, host_addresses, discovered, probed)) as interpreters:
         yield interpreters
 
 
@@ -869,7 +979,7 @@ def test_numbers_of_another_processor_are_not_compared(pool: Pool) -> None:
     for cpu in ("c", "another"):
         here = Environment("python", "2", "2", "3.11.0", cpu)
         gated = recorded.against(HEAD, [kept], pool, Ddp(), Sampler(), here, max_world_size=2)
-        names_by_cpu.append({result.difference.name for result in gated.differences})
+        names_by_cpu.append({result.difference.sort for result in gated.differences})
     assert "discrete: warning FutureWarning: so" in names_by_cpu[0] & names_by_cpu[1]
     assert "number: reduced gradient" in names_by_cpu[0] - names_by_cpu[1]
 
@@ -894,7 +1004,7 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
     changed = {**plain, "shards": [[*shards[:3], shards[2]]]}
     old, new = (ShardEvidence(case, (answer, answer)) for answer in (plain, changed))
     assert "discrete: indices" in [
-        difference.name
+        difference.sort
         for difference in comparison.compared(old, new, Declarations(), SamplerDeclarations())
     ]
 

@@ -103,8 +103,12 @@ def script_of(
             [
                 r"rank 0: wrapped: layers\.1\.count: int64 \(\) \[",
                 r"rank 0: step 1, micro-step 1: loss \d",
-                r"rank 1: step 1: after it, buffer layers\.1\.running: float32 \(4,\) \[",
             ],
+        ),
+        (
+            "unbounded: buffers",
+            RICH,
+            [r"rank 1: step 1: after it, buffer layers\.1\.running: float32 \(4,\) \["],
         ),
         (
             "discrete: collectives",
