@@ -10,8 +10,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.scope import Scope, UnderTest
+from ddp_invariants.discovery.result import Discovery
+from ddp_invariants.discovery.scope import UnderTest
+from ddp_invariants.discovery.unsettled import Unsettled, unsettled
 from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
@@ -97,7 +100,7 @@ def certify(
     Raises:
         Violation: Of the first rule that fails, with the smallest case found, confirmed in fresh
             processes and stored.
-        Inconclusive: A rule lacks its evidence.
+        Inconclusive: A rule lacks its evidence, or a probe shows a failure that no case met.
         CaseError: There is nothing to replay in the file.
         LoadFailure: The implementation cannot be tested.
         HarnessError: The harness failed.
@@ -116,8 +119,12 @@ def certify(
         )
         with ExitStack() as ending:
             pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
-            scope = _scope(pool, ddp, sampler, max_world_size)
-            return _judged(Trial(pool, UnderTest(ddp, sampler, scope), options), rule_ids, cases)
+            discovered = _discovered(pool, ddp, sampler, max_world_size)
+            under_test = UnderTest(ddp, sampler, discovered.scope(max_world_size))
+            ledger = _judged(Trial(pool, under_test, options), rule_ids, cases)
+            if cases is None and not replay:
+                _require_settled(ledger, [*unsettled(discovered, max_world_size)], rule_ids)
+            return ledger
     except (Violation, Inconclusive, *UNUSABLE_INPUT) as verdict:
         # The message is the whole report. The suite's own stack would hide it.
         raise verdict.with_traceback(None) from None
@@ -145,8 +152,23 @@ def _known(rules: str | Sequence[str]) -> list[str]:
     return rule_ids
 
 
-def _scope(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Scope:
-    """Return what cases may contain, from the probes of the implementation under test.
+def _require_settled(ledger: Ledger, failures: list[Unsettled], rules: Sequence[str]) -> None:
+    """Raise if a probe has shown a failure of a requested rule that no drawn case met.
+
+    Raises:
+        Inconclusive: There is such a failure.
+    """
+    ledger.enter_unsettled(failures)
+    for _, failure, case in failures:
+        if failure.rule in rules:
+            raise Inconclusive(
+                f"{failure.rule} was violated in {failure.where}, and in no drawn case: "
+                f"{failure.fact}; {describe(case)}"
+            )
+
+
+def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
+    """Return the results of probing the implementation under test.
 
     Raises:
         LoadFailure: It cannot be tested.
@@ -155,4 +177,4 @@ def _scope(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Scope
     wrong = [*discovered.claims_refused(), *discovered.stale()]
     if wrong:
         raise LoadFailure(f"{ddp}: {wrong[0]}")
-    return discovered.scope(max_world_size)
+    return discovered

@@ -103,7 +103,7 @@ def passing_failures(stored: Iterable[StoredViolation]) -> str:
     rules = [failure.failure.rule for failure in failures]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
     heading = (
-        f"the session fails: cases drawn for other rules violated {', '.join(rules)}; run with "
+        f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run with "
         f'-k "{keys}" to judge and shrink these failures, or replay the first of each:'
     )
     return "\n".join(
@@ -257,9 +257,7 @@ def capabilities(discovery: Discovery) -> str:
 def _notes(entry: Entry) -> str:
     if entry.failures and not entry.confirmed:
         identifier, words = next(iter(entry.failures.items()))
-        return (
-            f"seen in {entry.seen} cases while other rules were tested, first {identifier}: {words}"
-        )
+        return f"seen in {entry.seen} cases outside its own property, first {identifier}: {words}"
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [text for text in (entry.not_claimed, entry.not_run) if text]

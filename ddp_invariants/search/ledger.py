@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddp_invariants.cases.case import Case, to_json
+from ddp_invariants.discovery.unsettled import Unsettled
 from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Finding, Verdict
@@ -169,12 +170,27 @@ class Ledger:
         self.drawn.add(case)
         for finding in findings:
             self[finding.rule].add(finding, case_id)
-            if finding.failure is not None and not self[finding.rule].first_failure:
-                failure = replace(finding.failure, notes="", causes=())
-                self[finding.rule].first_failure = {
-                    "case": json.loads(to_json(case)),
-                    "failure": asdict(failure),
-                }
+            if finding.failure is not None:
+                self._keep_first(finding.failure, case)
+
+    def enter_unsettled(self, failures: Iterable[Unsettled]) -> None:
+        """Enter failures of probes, unless the rules' failures are known without them.
+
+        A confirmed violation needs no such failure, nor does a rule that was seen to fail.
+        """
+        violated = any(entry.confirmed for entry in self.entries.values())
+        for capability, failure, case in () if violated else failures:
+            if not self[failure.rule].seen:
+                self[failure.rule].enter_failure(failure, f"the probe of {capability!r}")
+                self._keep_first(failure, case)
+
+    def _keep_first(self, failure: Failure, case: Case) -> None:
+        """Keep a rule's first failure with its case."""
+        if not self[failure.rule].first_failure:
+            self[failure.rule].first_failure = {
+                "case": json.loads(to_json(case)),
+                "failure": asdict(replace(failure, notes="", causes=())),
+            }
 
     def confirm(
         self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None

@@ -10,10 +10,11 @@ import datetime as dt
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ddp_invariants.discovery.result import Discovery
+from ddp_invariants.discovery.unsettled import Unsettled
 from ddp_invariants.report.certificate.from_session import SessionRun, SessionSettings
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session.ending import rule_of
@@ -124,8 +125,12 @@ class Monitor:
             self.screen.stop()
             self.screen = None
 
-    def finish(self, discovery: Discovery) -> Ledger:
+    def finish(self, discovery: Discovery, open_failures: Iterable[Unsettled]) -> Ledger:
         """Stop drawing and listening, and write the wanted files.
+
+        Args:
+            discovery: The implementation under test.
+            open_failures: The failures of its probes that nothing explains.
 
         Returns:
             The session's ledger.
@@ -133,6 +138,8 @@ class Monitor:
         self._stop_drawing()
         ledger = self.total_ledger()
         self.listener.close()
+        if ledger.cases and not self.interrupted:
+            ledger.enter_unsettled(open_failures)
         files = self.files
         if files.certificate or files.badge or (files.summary and ledger.cases):
             run = SessionRun(

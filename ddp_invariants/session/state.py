@@ -15,6 +15,7 @@ import pytest
 from ddp_invariants import __version__
 from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import UnderTest
+from ddp_invariants.discovery.unsettled import unsettled
 from ddp_invariants.errors import INCONCLUSIVE, UNWRITTEN, VIOLATED, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
@@ -286,7 +287,10 @@ class SessionState:
             return INCONCLUSIVE
         if self.monitor is None:
             return status
-        self.ledger = self.monitor.finish(self.discovery)
+        option = self.config.option
+        # A replay is about its case alone.
+        failures = () if option.replay else unsettled(self.discovery, option.max_world_size)
+        self.ledger = self.monitor.finish(self.discovery, failures)
         self.store_passing_failures()
         if self.monitor.interrupted:
             return status

@@ -1,0 +1,72 @@
+"""Tests of probes that fail: a session certifies nothing while such a failure is open."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import Session
+from ddp_invariants.certification import Implementation, certify
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.result import Discovery, Probed, Standing
+from ddp_invariants.discovery.unsettled import unsettled
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.records.verdict import Inconclusive
+
+CRASHING = "tests/helpers/crashing.py:Asserts"
+"""A sampler that crashes on uneven datasets, as its probe shows."""
+SIDE = {"declares": {}, "torch": "2", "driven": []}
+WRONG = Probed("accumulation", Standing.WRONG, "GRAD-2: the gradient is not the mean")
+
+
+@pytest.mark.parametrize(
+    ("probed", "rules"),
+    [
+        (WRONG, ["GRAD-2"]),
+        (replace(WRONG, capability="no_sync"), ["GRAD-2"]),
+        (replace(WRONG, capability="equal_buffers"), ["GRAD-2"]),
+        (Probed("float64", Standing.CRASHED, "KeyError: float64"), ["LIVE-1"]),
+        (Probed("short", Standing.CRASHED, "AssertionError: "), ["LIVE-1"]),
+        (Probed("unset_epoch", Standing.CRASHED, "AttributeError: epoch"), ["SHARD-4"]),
+        (replace(WRONG, declared=True), []),
+        (replace(WRONG, expected="expected: an issue of torch"), []),
+        (replace(WRONG, standing=Standing.REFUSED), []),
+        (replace(WRONG, standing=Standing.RIGHT), []),
+    ],
+)
+def test_a_failure_of_a_probe_is_open_unless_something_explains_it(
+    probed: Probed, rules: list[str]
+) -> None:
+    """Declarations, expected deviations and refusals explain a probe; nothing else does."""
+    side = "ddp_probes" if probed.capability not in ("short", "unset_epoch") else "sampler_probes"
+    discovery = Discovery(SIDE, SIDE, **{side: (probed,)})  # type: ignore[arg-type]  # one side
+    assert [each.failure.rule for each in unsettled(discovery, 4)] == rules
+
+
+def test_every_training_capability_has_a_case_for_its_open_failure() -> None:
+    """An open failure of any training capability can be replayed."""
+    probes = tuple(replace(WRONG, capability=name) for name in TRAINING)
+    assert len([*unsettled(Discovery(SIDE, SIDE, probes), 4)]) == len(TRAINING)
+
+
+def test_a_session_that_meets_no_case_of_a_failed_probe_is_inconclusive(session: Session) -> None:
+    """A sampler that crashes in a probe is not certified by rules that never meet the crash."""
+    arguments = ["-p", "no:cacheprovider", "properties/", "-n", "0", "-k", "loss1", "--cases", "5"]
+    done = session("pytest", *arguments, "--sampler", CRASHING)
+    assert done.returncode == 2, done.stdout
+    assert "1 passed" in done.stdout
+    text = " ".join(done.stdout.split())
+    assert "LIVE-1 inconclusive" in text
+    assert "outside its own property, first the probe of 'uneven'" in text
+    assert "the session fails: probes, or cases drawn for other rules, violated LIVE-1" in text
+
+
+def test_certify_raises_on_an_open_failure_of_a_requested_rule(
+    tmp_path: Path,
+) -> None:
+    """The Python face raises for a requested rule alone."""
+    under_test = Implementation(sampler=CRASHING)
+    with Hosts() as hosts:
+        certify(under_test, "SHARD-7", examples=3, store=tmp_path, hosts=hosts)
+        with pytest.raises(Inconclusive, match="the probe of the capability 'uneven'"):
+            certify(under_test, "LIVE-1", examples=3, store=tmp_path, hosts=hosts)
