@@ -8,6 +8,10 @@ class CertificateError(ValueError):
     """A file is no certificate, or was changed; the message is one sentence with the reason."""
 
 
+class NoCertificateFileError(CertificateError):
+    """A path at which no file can be read; nothing was checked."""
+
+
 class DeclarationError(ValueError):
     """An unknown declaration: the message names it and its allowed values."""
 

@@ -14,7 +14,7 @@ import click
 from ddp_invariants.cli.options import Whole, naming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.statuses import exit_statuses
-from ddp_invariants.errors import UNUSABLE_INPUT, unusable
+from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure, unusable
 from ddp_invariants.implementation.spec import Ddp, Sampler, defaulting, named
 from ddp_invariants.implementation.spec import options as naming_options
 from ddp_invariants.processes.hosts import Hosts
@@ -91,10 +91,11 @@ class _Comparison:
 
     def with_baseline(self, baseline: Path) -> "tuple[Environment, Environment, Gated]":
         """Compare with a recorded side; return both sides and the result."""
-        from ddp_invariants.upgrades import gate, question, recorded
+        from ddp_invariants.upgrades import question, recorded
+        from ddp_invariants.upgrades.interpreter import side
 
         head, answered = _read_baseline(baseline, naming_options(self.ddp, self.sampler))
-        here = gate.side(self.new)
+        here = side(self.new)
         with Hosts(self.new) as hosts, Pool(hosts.addresses) as pool:
             outcome = recorded.against(
                 head,
@@ -117,15 +118,18 @@ class _Comparison:
     ) -> "tuple[Environment, Environment, Gated]":
         """Compare with another interpreter on drawn cases; return both sides and the result."""
         from ddp_invariants.upgrades import gate, question
+        from ddp_invariants.upgrades.interpreter import side
         from ddp_invariants.upgrades.sides import Sides
 
-        there, here = gate.side(old), gate.side(self.new)
+        there, here = side(old), side(self.new)
         with (
             Hosts(old) as before,
             Hosts(self.new) as after,
             Pool(before.addresses) as first,
             Pool(after.addresses) as second,
         ):
+            for pool, python in ((first, old), (second, self.new)):
+                _require_loading(pool, python, self.ddp, self.sampler)
             sides = Sides(first, second, self.ddp, self.sampler, self.max_world_size)
             with _shown(cases) as listen:
                 outcome = gate.Gate(sides, listen).run(cases, seed, self.allowed)
@@ -134,6 +138,19 @@ class _Comparison:
                     self.scripts, outcome, first, self.ddp, self.sampler, [old, self.new]
                 )
         return there, here, outcome
+
+
+def _require_loading(pool: Pool, python: str, ddp: Ddp, sampler: Sampler) -> None:
+    """Load both names under an interpreter before anything is probed, which takes minutes.
+
+    Raises:
+        LoadFailure: One of them does not load.
+    """
+    for implementation in (ddp, sampler):
+        try:
+            pool.describe(implementation)
+        except LoadFailure as error:
+            raise LoadFailure(f"under {python}: {error}") from None
 
 
 @contextmanager
@@ -314,12 +331,13 @@ def record(
     environment after an upgrade, when the environment itself is gone.
     """
     # Imported here, as above.
-    from ddp_invariants.upgrades import gate, recorded
+    from ddp_invariants.upgrades import recorded
     from ddp_invariants.upgrades.baseline import write
+    from ddp_invariants.upgrades.interpreter import side
 
     try:
         ddp, sampler = named(options)
-        here = gate.side(python)
+        here = side(python)
         with Hosts(python) as hosts, Pool(hosts.addresses) as pool:
             head, answered = recorded.record(
                 pool, ddp, sampler, here, cases=cases, number=seed, max_world_size=max_world_size

@@ -6,7 +6,12 @@ import click
 
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.statuses import exit_statuses
-from ddp_invariants.errors import CertificateError
+from ddp_invariants.errors import (
+    INCONCLUSIVE,
+    USAGE,
+    CertificateError,
+    NoCertificateFileError,
+)
 from ddp_invariants.report import machine
 from ddp_invariants.report.certificate.text import headline, verification
 from ddp_invariants.report.certificate.verifying import read, status
@@ -30,12 +35,15 @@ def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
     """
     try:
         certificate = read(file)
+    except NoCertificateFileError as error:
+        click.echo(f"ddp-invariants: {error}", err=True)
+        context.exit(USAGE)
     except CertificateError as error:
         if as_json:
             print_json({"valid": False, "reason": str(error)})
         else:
             click.echo(f"REFUSED: {error}")
-        context.exit(2)
+        context.exit(INCONCLUSIVE)
     if as_json:
         print_json(machine.verification(certificate, headline(certificate)))
     else:

@@ -4,8 +4,6 @@ Each sort of difference is shrunk to its smallest case.
 """
 
 import hashlib
-import json
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -15,12 +13,10 @@ from hypothesis import strategies as st
 from ddp_invariants.cases.case import Case
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.errors import HarnessError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.search import Asked, independent
 from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.upgrades.accepted import Accepted
-from ddp_invariants.upgrades.baseline import Environment
 from ddp_invariants.upgrades.comparison import compared, under
 from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
@@ -33,46 +29,6 @@ SHRINK_RUNS = 150
 """Largest number of cases run on both sides to shrink the case of a new sort of difference."""
 SHRINK_HANGS = 6
 """Real runs among them that may hang: each costs a deadline."""
-NEEDED = """
-import json, platform, sys
-import numpy, torch
-cpu = [line.partition(":")[2].strip() for line in open("/proc/cpuinfo") \
-if line.startswith("model name")]
-lines = torch.__config__.show().splitlines()
-blas = [line.strip(" -") for line in lines if "Math Kernel" in line or "CPU cap" in line]
-print(json.dumps({"torch": torch.__version__, "numpy": numpy.__version__, \
-"version": platform.python_version(),
-                  "cpu": (cpu or [platform.machine()])[0], "blas": "; ".join(blas)[:400]}))
-"""
-"""Asks an interpreter for everything that numbers depend on. Every rank has one thread."""
-
-
-def side(python: str) -> Environment:
-    """Return the environment of an interpreter.
-
-    Raises:
-        HarnessError: The path is no interpreter, or the interpreter lacks torch or numpy, or is too
-            old.
-    """
-    try:
-        # `-I` isolates the interpreter; otherwise it would import modules from this folder.
-        process = subprocess.run(
-            [python, "-I", "-c", NEEDED], capture_output=True, text=True, timeout=120, check=False
-        )
-    except OSError as error:
-        raise HarnessError(
-            f"{python} cannot be run as a Python interpreter: {error.strerror}"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise HarnessError(f"{python} did not import torch within {error.timeout:.0f} s") from error
-    try:
-        environment = Environment(python, **json.loads(process.stdout))
-    except (ValueError, TypeError) as error:
-        last = process.stderr.strip().splitlines()[-1:] or ["it printed no error"]
-        raise HarnessError(f"{python} cannot import torch and numpy: {last[0]}") from error
-    if tuple(int(part) for part in environment.version.split(".")[:2]) < (3, 11):
-        raise HarnessError(f"{python} is Python {environment.version}; ranks need 3.11 or newer")
-    return environment
 
 
 class Gate:

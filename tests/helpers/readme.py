@@ -15,6 +15,8 @@ from pathlib import Path
 from gallery import table
 from tried import TRIED, tried_page
 
+from ddp_invariants import errors
+from ddp_invariants.cli import main as cli
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.certificate import schema
 from ddp_invariants.report.rulebook import explain
@@ -51,6 +53,7 @@ SPEED_ROWS = {
     "spawn per case": "new processes for every case (spawn)",
 }
 """Rows of the benchmark's first table, and their names in the README."""
+STATUSES = re.compile(r"<!-- statuses -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 
 
@@ -90,6 +93,23 @@ def speed_table() -> str:
             rows[cells[0]] = f"| {SPEED_ROWS[cells[0]]} | {' | '.join(cells[1:])} |\n"
     head = "| | 1 rank | 2 ranks | 3 ranks | 4 ranks |\n|---|---|---|---|---|\n"
     return head + "".join(rows[name] for name in SPEED_ROWS)
+
+
+def statuses_table() -> str:
+    """Return the exit statuses of each command, from its help, as Markdown."""
+    columns = ("0", "1", "2", "73")
+    rows = [f"| command | {' | '.join(columns)} |", f"|---{'|---' * len(columns)}|"]
+    with cli.make_context("ddp-invariants", ["rules"]) as context:
+        for name in cli.list_commands(context):
+            command = cli.get_command(context, name)
+            assert command is not None
+            listed = re.fullmatch(r"Exit status: (.+)\.", command.epilog or "")
+            assert listed is not None, name
+            meanings = dict(entry.split(" ", 1) for entry in listed[1].split("; "))
+            assert meanings.keys() <= {*columns, str(errors.USAGE), str(errors.INTERRUPTED)}, name
+            cells = (meanings.get(status, "") for status in columns)
+            rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
 
 
 def excerpt(path: str, start: str) -> str:
@@ -246,6 +266,7 @@ def main() -> None:
                 ),
             )
         text = TABLE.sub(lambda _: f"<!-- table -->\n{table()}<!-- end -->", text)
+        text = STATUSES.sub(lambda _: f"<!-- statuses -->\n{statuses_table()}<!-- end -->", text)
         document.write_text(text, encoding="utf-8")
     _write_parts()
 

@@ -19,6 +19,7 @@ from readme import (
     ROOT,
     RULES,
     SPEED,
+    STATUSES,
     TABLE,
     USAGE,
     excerpt,
@@ -28,6 +29,7 @@ from readme import (
     run,
     shape,
     speed_table,
+    statuses_table,
 )
 
 from conftest import Session
@@ -170,6 +172,13 @@ def test_every_option_is_in_the_table_with_its_values() -> None:
     assert table == options
     numbers = ", ".join(str(n) for n in list(session_options.PROFILES.values())[:2])
     assert f"{numbers} or {session_options.PROFILES['thorough']} cases per property" in text
+
+
+def test_the_table_of_exit_statuses_is_that_of_the_helps() -> None:
+    """The page on usage has one table of exit statuses, made from the help texts of the commands."""
+    shown = STATUSES.search(USAGE.read_text(encoding="utf-8"))
+    assert shown is not None
+    assert shown["table"] == statuses_table()
 
 
 def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ddp_invariants.errors import CertificateError
+from ddp_invariants.errors import CertificateError, NoCertificateFileError
 from ddp_invariants.records.violation import identifier
 from ddp_invariants.report.certificate.certificate import (
     FORM,
@@ -36,8 +36,9 @@ def read(path: Path) -> Certificate:
     """Return the certificate in a file, which is JSON or a page.
 
     Raises:
-        CertificateError: The file cannot be read, was changed after it was written, or contradicts
-            itself.
+        CertificateError: The file is no certificate, was changed after it was written, or
+            contradicts itself.
+        NoCertificateFileError: The file cannot be read.
     """
     text = _text(path)
     if text.lstrip()[:15].lower() == "<!doctype html>":
@@ -84,17 +85,18 @@ def _text(path: Path) -> str:
     """Return the text of a file.
 
     Raises:
-        CertificateError: The file cannot be read.
+        CertificateError: The file is no text, or too long.
+        NoCertificateFileError: The file cannot be read.
     """
     try:
         if path.exists() and not path.is_file():
-            raise CertificateError(f"{path}: it is no regular file")
+            raise NoCertificateFileError(f"{path}: it is no regular file")
         size = path.stat().st_size
         if size > MOST_READ:
             raise CertificateError(f"{path}: it has {size:,} bytes, more than any certificate")
         return path.read_bytes().decode("utf-8")
     except OSError as error:
-        raise CertificateError(f"{path}: {error.strerror}") from error
+        raise NoCertificateFileError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise CertificateError(
             f"{path}: not a text file ({error.reason} at byte {error.start})"
