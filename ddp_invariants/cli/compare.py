@@ -262,6 +262,7 @@ def compare(
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
+    from ddp_invariants.session.outputs import summarise
     from ddp_invariants.upgrades.accepted import accepted_changes
 
     if bool(old) == (baseline is not None):
@@ -285,10 +286,13 @@ def compare(
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     sides = there, here
+    report = upgrade.comparison(sides, outcome)
     if as_json:
         print_json(machine.comparison(sides, outcome))
     else:
-        click.echo(upgrade.comparison(sides, outcome))
+        click.echo(report)
+    if unwritten := summarise(f"### Upgrade\n\n```text\n{report}\n```\n"):
+        click.echo(f"ddp-invariants: {unwritten}", err=True)
     context.exit(outcome.status)
 
 

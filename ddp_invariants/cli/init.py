@@ -1,5 +1,7 @@
 """The command init: a start in a user's repository."""
 
+import importlib.metadata
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -9,8 +11,12 @@ from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import USAGE
 
 _ADAPTER = "ddp_invariants_adapter.py"
+_ACCEPTED = "accepted.toml"
+_WORKFLOW = ".github/workflows/torch-upgrade.yml"
 _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "job.yml.j2"}
 """The template of each written file."""
+_UPGRADE_FILES = {_WORKFLOW: "upgrade.yml.j2", _ACCEPTED: "accepted.toml.j2"}
+"""The template of each file for upgrades."""
 
 
 @click.command(
@@ -23,40 +29,37 @@ _FILES = {_ADAPTER: "adapter.py.j2", ".github/workflows/ddp-invariants.yml": "jo
     default=".",
     metavar="[FOLDER]",
 )
+@click.option(
+    "--upgrade",
+    is_flag=True,
+    help="write a CI job that compares the installed torch with its nightly build every week, and a "
+    "file of accepted changes, instead",
+)
 @with_json
 @click.pass_context
-def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
+def init(context: click.Context, /, folder: Path, *, upgrade: bool, as_json: bool) -> None:
     """Write an adapter to start from, and a GitHub CI job, into FOLDER (default: this folder).
 
     An adapter is a plain class that calls your DDP wrapper for the suite. The written one passes
-    `certify` unchanged, and the job runs `certify` on it. Existing files are left as
-    they are; if both exist, that is a usage error.
+    `certify` unchanged, and the job runs `certify` on it. With --upgrade the job runs `compare` on
+    torch's own wrapper. Existing files are left as they are; if both exist, that is a usage error.
     """
-    # Imported here: the other commands do not need them.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from ddp_invariants import __version__
+    # Imported here: the other commands do not need it.
     from ddp_invariants.report import machine
 
-    environment = Environment(
-        loader=PackageLoader("ddp_invariants.cli"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,
-    )
     written: list[Path] = []
     left: list[Path] = []
     print_text = for_people(as_json=as_json)
-    for name, template in _FILES.items():
+    for name, text in texts(_UPGRADE_FILES if upgrade else _FILES, _installed_torch()).items():
         path = folder / name
-        text = environment.get_template(template).render(version=__version__, adapter=_ADAPTER)
         try:
+            if path.exists():
+                left.append(path)
+                print_text(f"kept: {path} exists already")
+                continue
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
-        except FileExistsError:
-            left.append(path)
-            print_text(f"kept: {path} exists already")
         except OSError as error:
             click.echo(f"ddp-invariants: {path}: {error.strerror}", err=True)
         else:
@@ -66,7 +69,58 @@ def init(context: click.Context, /, folder: Path, *, as_json: bool) -> None:
         print_json(machine.init(written, left))
     if not written:
         context.exit(USAGE)
-    print_text(
+    print_text(_next_steps(folder, upgrade=upgrade))
+
+
+def _next_steps(folder: Path, *, upgrade: bool) -> str:
+    if upgrade:
+        return (
+            f"\nNext: set UNDER_TEST and REQUIREMENTS in {folder / _WORKFLOW}, commit both files, and "
+            f"run the workflow.\nPut changes that you accept into {folder / _ACCEPTED}."
+        )
+    return (
         f"\nNext: put your wrapper into {folder / _ADAPTER}, then run in that folder:\n"
         f"  ddp-invariants certify --ddp {_ADAPTER}:Adapter"
     )
+
+
+def texts(files: Mapping[str, str], torch: str) -> dict[str, str]:
+    """Return the text of each file.
+
+    Args:
+        files: The template of each file.
+        torch: The version of torch in use.
+    """
+    # Imported here: the other commands do not need them.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from ddp_invariants import __version__
+
+    environment = Environment(
+        loader=PackageLoader("ddp_invariants.cli"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    values = {
+        "version": __version__,
+        "torch": torch,
+        "adapter": _ADAPTER,
+        "accepted": _ACCEPTED,
+        "workflow": _WORKFLOW,
+    }
+    return {name: environment.get_template(file).render(values) for name, file in files.items()}
+
+
+def example(torch: str) -> str:
+    """Return the workflow for upgrades, which is `examples/upgrade.yml`.
+
+    Args:
+        torch: The version of torch in use.
+    """
+    return texts(_UPGRADE_FILES, torch)[_WORKFLOW]
+
+
+def _installed_torch() -> str:
+    """Return the version of torch here, without the name of its build."""
+    return importlib.metadata.version("torch").partition("+")[0]

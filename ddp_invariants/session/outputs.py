@@ -37,7 +37,7 @@ class OutputFiles:
     @property
     def summary(self) -> Path | None:
         """The file of the CI job's summary page, if the session runs in a CI job."""
-        return Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
+        return summary_page()
 
     def check(self) -> None:
         """Refuse files that cannot be written before anything is started.
@@ -57,6 +57,28 @@ class OutputFiles:
                 )
             if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise CaseError(f"{option} {path}: it cannot be written")
+
+
+def summary_page() -> Path | None:
+    """Return the file of a CI job's summary page; None outside of such a job."""
+    return Path(os.environ[SUMMARY]) if os.environ.get(SUMMARY) else None
+
+
+def summarise(text: str) -> str:
+    """Append a text to a CI job's summary page, if there is one.
+
+    Returns:
+        Why it could not be written; empty if it was, or outside of a CI job.
+    """
+    path = summary_page()
+    if path is None:
+        return ""
+    try:
+        with path.open("a", encoding="utf-8") as file:  # Other steps of the job write to it, too.
+            file.write(text)
+    except OSError as error:
+        return f"summary: {path} could not be written: {error.strerror}"
+    return ""
 
 
 def violations_of(ledger: Ledger) -> dict[str, StoredViolation]:

@@ -16,6 +16,7 @@ from gallery import table
 from tried import TRIED, tried_page
 
 from ddp_invariants import errors
+from ddp_invariants.cli import init
 from ddp_invariants.cli import main as cli
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.certificate import schema
@@ -23,6 +24,7 @@ from ddp_invariants.report.rulebook import explain
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+WORKFLOW = ROOT / "examples" / "upgrade.yml"
 SCHEMA = ROOT / "ddp_invariants" / "report" / "certificate" / "certificate.schema.json"
 RULES = ROOT / "docs" / "rules.md"
 ADAPTER = ROOT / "docs" / "adapter.md"
@@ -93,6 +95,14 @@ def speed_table() -> str:
             rows[cells[0]] = f"| {SPEED_ROWS[cells[0]]} | {' | '.join(cells[1:])} |\n"
     head = "| | 1 rank | 2 ranks | 3 ranks | 4 ranks |\n|---|---|---|---|---|\n"
     return head + "".join(rows[name] for name in SPEED_ROWS)
+
+
+def workflow() -> str:
+    """Return the workflow for upgrades as `init --upgrade` writes it, with the tested torch."""
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8")
+    tested = re.search(r"^torch==([\d.]+)$", pinned, re.MULTILINE)
+    assert tested is not None
+    return init.example(tested[1])
 
 
 def statuses_table() -> str:
@@ -248,6 +258,7 @@ def main() -> None:
     """
     SCHEMA.write_text(schema(), encoding="utf-8")
     RULES.write_text(rules_page(), encoding="utf-8")
+    WORKFLOW.write_text(workflow(), encoding="utf-8")
     TRIED.write_text(tried_page(), encoding="utf-8")
     for document in DOCUMENTS:
         text = document.read_text(encoding="utf-8")

@@ -4,7 +4,6 @@ import datetime as dt
 import gzip
 import hashlib
 import json
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,10 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
-import yaml
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from lent import LentHosts
@@ -993,36 +990,3 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
         difference.sort
         for difference in comparison.compared(old, new, Declarations(), SamplerDeclarations())
     ]
-
-
-# The recipe for CI.
-
-
-WORKFLOW = Path(__file__).parents[2] / "examples" / "upgrade.yml"
-
-
-def test_the_recipe_for_ci_is_yaml_with_commands_that_exist(tmp_path: Path) -> None:
-    """The recipe's compare command is one that this version accepts.
-
-    Other steps make its interpreters and files, or the recipe's text names them.
-    """
-    plain = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))
-    steps = plain["jobs"]["compare"]["steps"]
-    assert all(("uses" in step) != ("run" in step) for step in steps)
-    lines = [shlex.split(line) for step in steps for line in step.get("run", "").splitlines()]
-    made = {line[-1] for line in lines if line[:3] == ["python", "-m", "venv"]}
-    assert {line[0].partition("/")[0] for line in lines} - {"python"} <= made
-    (words,) = (line[1:] for line in lines if line[0] == "old/bin/ddp-invariants")
-    command = main.get_command(click.Context(main), words[0])
-    assert command is not None
-    given = command.make_context("compare", words[1:]).params
-    assert {given["old"].partition("/")[0], given["new"].partition("/")[0]} == made
-    assert steps[-1]["with"]["path"] == str(given["scripts"])
-    assert given["accept"].name in WORKFLOW.read_text(encoding="utf-8").partition("name:")[0]
-    assert set(plain[True]["workflow_dispatch"]["inputs"]) == {
-        "old",
-        "new",
-    }  # YAML 1.1 reads the key `on` as a truth value.
-    script = tmp_path / "steps.sh"
-    script.write_text("\n".join(step["run"] for step in steps if "run" in step), encoding="utf-8")
-    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
