@@ -91,6 +91,22 @@ class Pool:
         """
         return self._load(implementation, [0], made_of=True)
 
+    def surface(self, ddp: Ddp, sampler: Sampler) -> dict[str, str]:
+        """Return the facts of two implementations that a program meets before it trains.
+
+        A process that gives no answer is a fact, too.
+
+        Raises:
+            HarnessError: The harness failed.
+        """
+        request = {"do": "surface", "ddp": ddp.to_plain(), "sampler": sampler.to_plain()}
+        answers = self.processes.ask({0: request}, self.patience_for_loading)
+        if answers.incident is None:
+            found: dict[str, str] = answers.header(0)["facts"]
+            return found
+        self.processes.retire()
+        return {"all facts": "; ".join(answers.incident.ranks.values())}
+
     def device_infos(self, ranks: int = 1) -> list[DeviceInfo]:
         """Return the device information of the first ranks.
 

@@ -32,6 +32,7 @@ from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes,
 from ddp_invariants.ranks.groups.observed import Connections, Timing
 from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.rounds import Round, closed
+from ddp_invariants.ranks.surface import surface
 from ddp_invariants.ranks.training import recorder
 from ddp_invariants.records import indices
 from ddp_invariants.records.trace import LastWords
@@ -94,6 +95,9 @@ class Rank:
             }, b""
         if verb == "describe":
             return self._describe(request), b""
+        if verb == "surface":
+            driver, maker = self.driver(request["ddp"]), self.sampler(request["sampler"])
+            return {"facts": surface(driver, maker)}, b""
         if verb == "deal":
             asked = map(situations.from_plain, request["cases"])
             dealt = [case for case in asked if isinstance(case, cases.ShardCase)]

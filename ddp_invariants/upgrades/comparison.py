@@ -31,15 +31,17 @@ class Offer(Strict):
             defaults.
         capabilities: The probed result of each capability by name (right, refused, …), and its
             words.
+        surface: The facts that a program meets before it trains, by name (`ranks.surface`).
     """
 
     ddp: dict[str, Any]
     sampler: dict[str, Any]
     capabilities: dict[str, tuple[str, str]]
+    surface: dict[str, str]
 
 
 def before_any_case(old: Offer, new: Offer) -> list[Difference]:
-    """Return the differences in the call of both sides, and in their capabilities."""
+    """Return the differences in the call of both sides, in their capabilities and surfaces."""
     differences = [*described(old.ddp, new.ddp), *described(old.sampler, new.sampler)]
     for name in dict.fromkeys([*old.capabilities, *new.capabilities]):
         standings = [side.capabilities.get(name, ("not known", "")) for side in (old, new)]
@@ -48,7 +50,16 @@ def before_any_case(old: Offer, new: Offer) -> list[Difference]:
             differences.append(
                 Difference("discrete", f"capability {name}", "probed by a small case", before, now)
             )
-    return differences
+    return [*differences, *_of_surface(old.surface, new.surface)]
+
+
+def _of_surface(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[Difference]:
+    for name in dict.fromkeys([*old, *new]):
+        if name.startswith("refusal") and not (name in old and name in new):
+            continue  # The difference in the arguments says it.
+        before, now = (steady(side.get(name, "none")) for side in (old, new))
+        if before != now:
+            yield Difference("discrete", f"surface {name}", "before any case", before, now)
 
 
 def described(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Difference]:

@@ -71,7 +71,7 @@ class Difference:
 
 
 def names_a_sort(name: str) -> bool:
-    """Return whether a name has all parts that a report gives it, as names before 0.2 have not."""
+    """Return whether a name has all parts that a report gives it, as older names have not."""
     kind, _, rest = name.partition(": ")
     whole = rest.endswith(f"; {_EVERY_CASE}") or "; with " in rest
     at_once = rest.startswith((WARNING, *AT_ONCE))

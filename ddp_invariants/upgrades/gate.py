@@ -3,21 +3,14 @@
 Each sort of difference is shrunk to its smallest case.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
-
 from ddp_invariants.cases.case import Case
 from ddp_invariants.cases.shrink import simpler
-from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.search.search import Asked, independent
-from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.upgrades.accepted import Accepted
 from ddp_invariants.upgrades.comparison import compared, under
+from ddp_invariants.upgrades.corpus import drawn_cases
 from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
 from ddp_invariants.upgrades.pace import Cost, ratios
@@ -222,42 +215,3 @@ def _shown(runs: Sequence[Sequence[Difference]], difference: Difference) -> list
     """Return a sort of difference as each of some runs shows it."""
     found = (next((each for each in run if each.sort == difference.sort), None) for run in runs)
     return [each for each in found if each is not None]
-
-
-def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
-    """Return cases of all rules' properties in turn; the name determines them.
-
-    Every third case is a sampler's: sampler rules are few, and their cases cheap.
-    """
-    rules = [
-        rule
-        for rule in ALL_RULES.values()
-        if not (scope.excluded(rule.id) or rule.draws.costly or rule.level == "observed")
-    ]
-    about = {
-        of_sampler: unlike(rule.id for rule in rules if rule.is_about_samplers == of_sampler)
-        for of_sampler in (True, False)
-    }
-    examples = (
-        st.sampled_from((True, False, False))
-        .flatmap(lambda of_sampler: st.sampled_from(about[of_sampler]))
-        .flatmap(lambda rule: cases_for(rule, scope).map(lambda case: Asked(rule, case)))
-    )
-    drawn: list[Case] = []
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-
-    @seed(int.from_bytes(digest, "big"))
-    @settings(
-        max_examples=count,
-        database=None,
-        deadline=None,
-        phases=(Phase.generate,),
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(independent(examples))
-    def property_(example: Asked) -> None:
-        drawn.append(example.case)
-
-    property_()
-    return drawn

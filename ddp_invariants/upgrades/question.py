@@ -157,6 +157,8 @@ def script(
         return filled("answer_argument.py.j2", {**values, "target": target, "argument": rest})
     if word == "capability":
         case = SAMPLER_CASES.get(rest) or (TRAINING[rest].probe if rest in TRAINING else None)
+    if word == "surface":
+        raise ExportError("one line of Python shows it, and no case")
     if case is None:
         raise ExportError("it needs a comparison of several runs")
     if isinstance(case, ShardCase):

@@ -12,10 +12,10 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.upgrades.accepted import Accepted
 from ddp_invariants.upgrades.baseline import FORM, Answer, Environment, Head
 from ddp_invariants.upgrades.comparison import before_any_case, compared, warnings_of
+from ddp_invariants.upgrades.corpus import drawn_cases
 from ddp_invariants.upgrades.difference import Difference
-from ddp_invariants.upgrades.gate import drawn_cases
 from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
-from ddp_invariants.upgrades.sides import answer_of, discovered_side, offer_of
+from ddp_invariants.upgrades.sides import answer_of, discovered_side
 from ddp_invariants.upgrades.sorts import Sorts
 
 
@@ -40,11 +40,9 @@ def record(
         number: The seed.
         max_world_size: Largest W.
     """
-    discovery = discovered_side(pool, ddp, sampler, max_world_size)
+    discovery, offer = discovered_side(pool, ddp, sampler, max_world_size)
     corpus = drawn_cases(discovery.scope(max_world_size), cases, str(number))
-    head = Head(
-        __version__, FORM, here, offer_of(discovery), options(ddp, sampler), number, len(corpus)
-    )
+    head = Head(__version__, FORM, here, offer, options(ddp, sampler), number, len(corpus))
     return head, (answer_of(pool, case, ddp, sampler) for case in corpus)
 
 
@@ -78,8 +76,8 @@ def against(
         HarnessError: The harness failed.
     """
     why = {change.change: change.reason for change in allowed}
-    discovery = discovered_side(pool, ddp, sampler, max_world_size)
-    at_once = before_any_case(head.offer, offer_of(discovery))
+    discovery, offer = discovered_side(pool, ddp, sampler, max_world_size)
+    at_once = before_any_case(head.offer, offer)
     side = _AvailableSide(
         pool,
         ddp,

@@ -74,7 +74,7 @@ class Sides:
         first, second = self._threads.map(
             lambda pool: discovered_side(pool, ddp, sampler, max_world_size), self._pools
         )
-        scopes = [side.scope(max_world_size) for side in (first, second)]
+        scopes = [discovery.scope(max_world_size) for discovery, _ in (first, second)]
         why_not = scopes[0].not_simulated or scopes[1].not_simulated
         self.scope = Scope(
             max_world_size,
@@ -83,7 +83,7 @@ class Sides:
             scopes[0].sampler,
             not_simulated=why_not,
         )
-        self.at_once = before_any_case(offer_of(first), offer_of(second))
+        self.at_once = before_any_case(first[1], second[1])
         self.warned: tuple[dict[str, Case], dict[str, Case]] = {}, {}
         self.ran = Counter[str]()
         self._places = Places(old.backend, why_not)
@@ -129,18 +129,21 @@ class Sides:
         return Pair(old, new, simulated=True)
 
 
-def discovered_side(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
-    """Return the probed implementation, and give the pool new ranks.
+def discovered_side(
+    pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int
+) -> tuple[Discovery, Offer]:
+    """Return the probed implementation and its offer, and give the pool new ranks.
 
     A warning that is given once per process must not be lost in a probe.
     """
     discovery = discover(pool, ddp, sampler, max_world_size)
     pool.anew()
-    return discovery
+    surface = pool.surface(ddp, sampler)
+    pool.anew()
+    return discovery, _offer(discovery, surface)
 
 
-def offer_of(discovery: Discovery) -> Offer:
-    """Return the facts known of a side before any case is run."""
+def _offer(discovery: Discovery, surface: dict[str, str]) -> Offer:
     return Offer(
         dict(discovery.ddp),
         dict(discovery.sampler),
@@ -148,6 +151,7 @@ def offer_of(discovery: Discovery) -> Offer:
             probe.capability: (probe.standing.value, probe.words[:300])
             for probe in (*discovery.ddp_probes, *discovery.sampler_probes)
         },
+        surface,
     )
 
 

@@ -161,8 +161,12 @@ def test_each_warning_is_a_sort_of_its_own() -> None:
 
 @pytest.fixture
 def known(discovered: Discover, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the gate reuse the probes of other tests, and probe only what none has probed."""
+    """Make the gate reuse the probes of other tests, and probe only what none has probed.
+
+    The surface has tests of its own (`test_surface.py`).
+    """
     monkeypatch.setattr(sides, "discover", discovered)
+    monkeypatch.setattr(Pool, "surface", lambda *_: {})
 
 
 ONCE = '''
@@ -539,11 +543,13 @@ def test_capabilities_are_compared_by_what_became_of_them() -> None:
         plain,
         plain,
         {"scalar": ("right", ""), "tied": ("refused", "ValueError: so"), "gone": ("right", "")},
+        {"same": "1", "changed": "1", "refusal of an argument that is gone": "taken"},
     )
     new = Offer(
         plain,
         plain,
         {"scalar": ("refused", "TypeError: no"), "tied": ("refused", "ValueError: thus")},
+        {"same": "1", "changed": "raises ValueError", "fresh": "(a, b=1)"},
     )
     assert [
         (difference.subject, difference.old, difference.new)
@@ -551,6 +557,8 @@ def test_capabilities_are_compared_by_what_became_of_them() -> None:
     ] == [
         ("capability scalar", "right", "refused TypeError: no"),
         ("capability gone", "right", "not known"),
+        ("surface changed", "1", "raises ValueError"),
+        ("surface fresh", "none", "(a, b=1)"),
     ]
 
 
@@ -683,6 +691,7 @@ def command(interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch) -> Comm
     monkeypatch.setattr(compare, "Hosts", interpreters.hosts)
     monkeypatch.setattr(gate, "side", interpreters.side)
     monkeypatch.setattr(sides, "discover", discover)
+    monkeypatch.setattr(Pool, "surface", lambda *_: {})
     monkeypatch.setattr(gate, "SHRINK_RUNS", 20)
     return given
 
@@ -772,7 +781,7 @@ HEAD = Head(
     "0.1.0",
     FORM,
     Environment("p", "2", "2", "3.11.0", "c", "b"),
-    Offer({"target": "a.b:C", "defaults": {}}, {"target": "a.b:D", "defaults": {}}, {}),
+    Offer({"target": "a.b:C", "defaults": {}}, {"target": "a.b:D", "defaults": {}}, {}, {}),
     "",
     0,
     3,

@@ -71,7 +71,7 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         "discover": machine.discovery(discovery()),
         "compare": machine.comparison((here, here), Gated((), 3)),
         "record": machine.recording(
-            Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}), "", 0, 3)
+            Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}, {}), "", 0, 3)
         ),
         "faults": machine.detections([]),
         "demo": machine.demonstration(ledger(), ["GRAD-2"], "wrong", None),
