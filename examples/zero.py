@@ -67,10 +67,17 @@ class Shard:
         self.shapes, self.sizes = [p.shape for p in parameters], [p.numel() for p in parameters]
         self.world_size = dist.get_world_size(group)
         self.padding = -sum(self.sizes) % self.world_size
-        mine = self._end_to_end([p.detach() for p in parameters]).view(self.world_size, -1)[
-            dist.get_rank(group)
-        ]
-        self.owned = nn.Parameter(mine.to(main_dtype or self.dtype, copy=True))
+        self.owned = nn.Parameter(self._mine().to(main_dtype or self.dtype, copy=True))
+
+    def _mine(self) -> Tensor:
+        """Return this rank's slice of the parameters. Shape (P / W,)."""
+        flat_P = self._end_to_end([p.detach() for p in self.parameters])
+        return flat_P.view(self.world_size, -1)[dist.get_rank(self.group)]
+
+    @torch.no_grad()
+    def reload(self, *_: Any) -> None:
+        """Take the owned slice from the parameters again, after a state was loaded into them."""
+        self.owned.copy_(self._mine())
 
     def _end_to_end(self, tensors: list[Tensor]) -> Tensor:
         """Return the tensors end to end, with padding. Shape (P,)."""
@@ -222,8 +229,14 @@ class Zero1(torch.optim.Optimizer):
         return self.inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from this rank's part, saved with the same W."""
+        """Continue from this rank's part, saved with the same W.
+
+        Load the module's state first: the owned slices are taken from the parameters.
+        """
         self.inner.load_state_dict(state_dict)
+        for shards in self.shards:
+            for shard in shards:
+                shard.reload()
         self.state = self.inner.state
         for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             outer.update({**inner, "params": outer["params"]})
@@ -258,6 +271,8 @@ def zero2(
     # Reversed, because backward reaches the last layer first.
     plan = buckets(list(reversed(list(module.parameters()))), bucket_cap_mb * 2**20)
     shards = [Shard(bucket, process_group, main_dtype) for bucket in plan]
+    for shard in shards:
+        module.register_load_state_dict_post_hook(shard.reload)
     ReduceDuringBackward(module, shards)
     optimizer = optimizer_class([shard.owned for shard in shards], **optimizer_arguments)
 
@@ -383,6 +398,8 @@ class Zero3:
         "gradients": "hidden",
         "zero": 3,
         "supports": ["subgroup"],
+        # A saved or loaded state would need the whole parameters.
+        "unsupported": ["state"],
     }
 
     def __init__(self) -> None:

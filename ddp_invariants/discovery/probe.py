@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.discovery import sending
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
 from ddp_invariants.discovery.inherited import inherited, relatives
@@ -30,7 +30,6 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
-from ddp_invariants.invariants.buckets import overlapping, reductions_per_step
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.processes.pool import Pool
@@ -107,8 +106,8 @@ def of_ddp(
         *(f"{when}: {call}" for when, call in sorted(how.items())),
     ]
     probed = tuple(probes.all(lacking, base))
-    buckets, shown = probes.sending(probed)
-    driven += [f"buckets: {_FILLED[buckets]}"] if buckets else []
+    buckets, shown = probes.sending(probed, how)
+    driven += [f"buckets: {sending.FILLED[buckets]}"] if buckets else []
     torch = str(described["torch"])
     known = expected(ddp, torch, files)
     right = {item.capability for item in probed if item.standing is Standing.RIGHT}
@@ -257,7 +256,9 @@ class _Probes:
             ),
         ]
 
-    def sending(self, probed: tuple[Probed, ...]) -> tuple[Buckets, tuple[Probed, ...]]:
+    def sending(
+        self, probed: tuple[Probed, ...], how: Mapping[str, str]
+    ) -> tuple[Buckets, tuple[Probed, ...]]:
         """Probe the sending of gradients: bucket filling, overlap and equal buffers.
 
         The fill rule and overlap are read off the collectives under two bucket capacities.
@@ -270,57 +271,38 @@ class _Probes:
             probe.capability == "bucket_cap" and probe.standing is Standing.RIGHT
             for probe in probed
         )
-        fill_rule, overlaps = (
-            self._filling() if capped and declared.gradients != "hidden" else ("", False)
+        promised = self.promised - {*declared.unsupported}
+        if "after backward" in how:  # The program calls the reduction, which overlaps with nothing.
+            promised -= {"overlap"}
+        seen = (
+            sending.of(self.run, self.scope, promised)
+            if capped and declared.gradients != "hidden"
+            else sending.UNSEEN
         )
         unknown = (
             Standing.UNKNOWN
             if any(probe.standing is Standing.UNKNOWN for probe in probed)
             else Standing.ABSENT
         )
-        standings = [
-            ("bucketing", fill_rule and fill_rule == (declared.buckets or fill_rule)),
-            ("overlap", overlaps),
-        ]
         shown = tuple(
             Probed(
                 name,
-                Standing.RIGHT
-                if seen
+                Standing.WRONG
+                if wrong
+                else Standing.RIGHT
+                if right
                 else unknown
                 if name in declared.supports
                 else Standing.ABSENT,
-                declared=name in declared.unsupported,
+                wrong,
+                name in declared.unsupported,
             )
-            for name, seen in standings
+            for name, right, wrong in (
+                ("bucketing", seen.fills_as(declared.buckets), seen.ignores),
+                ("overlap", seen.overlaps, seen.waits),
+            )
         )
-        return fill_rule, (*shown, self._equal_buffers(probed))
-
-    def _filling(self) -> tuple[Buckets, bool]:
-        """Return the fill rule of buckets, and whether sending overlaps with the backward."""
-        small, large = (
-            self.run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, 1 << 20)
-        )
-        counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
-        fill_rule: Buckets = next(
-            (how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), ""
-        )
-        # Some implementations keep a layer's parameters together. That shows only if layers have
-        # two parameters.
-        biased = replace(
-            BASE,
-            model=Model(4, (Layer("linear", 4, bias=True),) * 4),
-            bucket_cap=_BETWEEN - 30,
-            steps=3,
-        )
-        scope = replace(
-            self.scope,
-            declared=replace(self.scope.declared, buckets=fill_rule),
-            without=self.scope.without - {"bucketing"},
-        )
-        if fill_rule and first_failure(self.run(biased), scope, ("COMM-4",)):
-            fill_rule = ""
-        return fill_rule, overlapping(small)
+        return seen.rule, (*shown, self._equal_buffers(probed))
 
     def _equal_buffers(self, probed: tuple[Probed, ...]) -> Probed:
         """Probe whether the ranks' buffers are equal again when the next forward starts.
@@ -378,13 +360,3 @@ class _Probes:
         if failure and (not refusal or failure.startswith("INIT")):
             return Probed(name, Standing.WRONG, failure, declared)
         return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
-
-
-_BETWEEN = 100
-"""Bytes: more than one tensor of the simplest case, less than two."""
-_SHOWS: dict[Buckets, int] = {"within": 4, "reach": 2}
-"""The number of buckets of the simplest case's four tensors under that capacity."""
-_FILLED: dict[Buckets, str] = {
-    "within": "closed before they would exceed their capacity",
-    "reach": "closed once they reach it",
-}

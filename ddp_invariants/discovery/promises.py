@@ -1,7 +1,8 @@
 """Capabilities that a constructor's signature promises by the usual name of an argument.
 
-An argument that is on by default promises work. An implementation that no longer does the work is
-wrong, unless it declares the capability as unsupported.
+An argument that is on by default promises work, and a capacity of buckets promises that gradients
+travel in buckets while the backward runs. An implementation that no longer does the work is wrong,
+unless it declares the capability as unsupported.
 """
 
 from collections.abc import Mapping
@@ -9,8 +10,16 @@ from typing import Any
 
 from ddp_invariants.implementation.spec import Ddp
 
-PROMISES = {"broadcast_buffers": "equal_buffers"}
-"""The argument that promises a capability where it is true."""
+PROMISES = {
+    "broadcast_buffers": ("equal_buffers",),
+    "bucket_cap_mb": ("bucketing", "overlap"),
+}
+"""The capabilities that an argument promises, unless it is false.
+
+The other usual names need no row. `no_sync` and `join` are methods, and `find_unused_parameters` and
+`static_graph` change which cases are right: probes of `no_sync`, `join`, `unused` and `reentrant`
+run wherever the names exist, and any silent failure of such a probe is a violation.
+"""
 
 
 def promised(ddp: Ddp, described: Mapping[str, Any]) -> frozenset[str]:
@@ -22,5 +31,8 @@ def promised(ddp: Ddp, described: Mapping[str, Any]) -> frozenset[str]:
     """
     values = {**described["defaults"], **dict(ddp.arguments)}
     return frozenset(
-        capability for argument, capability in PROMISES.items() if values.get(argument) == "True"
+        capability
+        for argument, capabilities in PROMISES.items()
+        for capability in capabilities
+        if values.get(argument, "False") != "False"
     )

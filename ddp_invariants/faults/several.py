@@ -24,7 +24,7 @@ class _PerParameter(nn.Module):
     """A wrapper whose hooks average each gradient as soon as it is computed."""
 
     declares: ClassVar[dict[str, Any]] = {
-        "unsupported": ("unused", "crossed", "unfreeze", "assign")
+        "unsupported": ("unused", "crossed", "unfreeze", "assign", "in_parts")
     }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:

@@ -82,6 +82,8 @@ class _Synchronised(nn.Module):
 class InRegistrationOrder(DistributedDataParallel):
     """Right: buckets are filled in registration order, so the first bucket is complete last."""
 
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("overlap",)}
+
     def _trainable(self) -> list[nn.Parameter]:
         return super()._trainable()[::-1]
 
@@ -95,6 +97,8 @@ class BucketPerParameter(DistributedDataParallel):
 
 class LastFirst(DistributedDataParallel):
     """Right: all buckets are sent at the end of backward, the last one first."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("overlap",)}
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         pass
@@ -146,9 +150,13 @@ class DividesTheOutputsGradient(_Synchronised):
     sync_gradients = None  # type: ignore[assignment]  # not for the loop
 
     # Every rank must have every gradient: in one order, whole, of the parameters at the start. The
-    # divided gradient also reaches a trained part before the wrapper.
+    # divided gradient also reaches a trained part before the wrapper, a second derivative, and
+    # the hooks of an earlier wrapper.
     declares: ClassVar[dict[str, Any]] = {
-        "unsupported": ("unused", "crossed", "assign", "unfreeze", "in_parts", "input_gradients")
+        "unsupported": (
+            *("unused", "crossed", "assign", "unfreeze", "in_parts", "input_gradients"),
+            *("penalty", "wrapped_again"),
+        )
     }
 
     def _start(self) -> None:

@@ -13,6 +13,7 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.records.verdict import Outcome, Replayed
 from ddp_invariants.records.violation import StoredViolation
+from ddp_invariants.report.certificate.certificate import left_out
 from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.search.messages import _WIDTH, exhausted, explored, violation
 from ddp_invariants.search.messages import labelled as _field
@@ -115,6 +116,13 @@ def passing_failures(stored: Iterable[StoredViolation]) -> str:
             ),
         ]
     )
+
+
+def judged_without(discovery: Discovery) -> str:
+    """Return a line with the capabilities that no case contains; empty for none."""
+    probed = (*discovery.ddp_probes, *discovery.sampler_probes)
+    names = left_out((probe.capability, probe.standing.value) for probe in probed)
+    return _field("judged without", names) if names else ""
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

@@ -45,7 +45,9 @@ def summary(state: SessionState) -> list[str]:
     order = list(dict.fromkeys([*ALL_RULES, *sorted(state.ledger.entries)]))
     paragraphs = [terminal.summary(state.ledger, order)]
     if not not_run:
-        paragraphs += [
+        paragraphs = [
+            terminal.judged_without(state.discovery),
+            *paragraphs,
             terminal.capabilities(state.discovery),
             terminal.passing_failures(state.passing_failures),
         ]

@@ -13,6 +13,7 @@ from gallery import ROOT, VERDICTS, judged
 from probed import Discover
 from torch.utils.data import DistributedSampler
 
+from ddp_invariants.discovery.unsettled import unsettled
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.search import search
 
@@ -43,7 +44,7 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
 ) -> None:
     """A wrong system violates the named rule, with its cause, and at most its consequences.
 
-    A right system violates no rule.
+    A right system violates no rule, and no probe shows a failure that nothing explains.
     """
     monkeypatch.setattr(
         search, "SHRINK_RUNS", 60
@@ -53,6 +54,7 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
     assert result.inconclusive == {}
     if "violated" not in entry:
         assert violations == {}
+        assert [*unsettled(result.discovery, 4)] == []
         assert {
             rule: entry.failures
             for rule, entry in result.trial.ledger.entries.items()

@@ -1,14 +1,20 @@
 """Tests of capabilities that a signature promises."""
 
+from pathlib import Path
+
 import pytest
 
 from ddp_invariants.discovery.probe import discover
 from ddp_invariants.discovery.promises import promised
 from ddp_invariants.discovery.result import Standing
+from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import Violation
+from ddp_invariants.search.trial import Options, Trial
 
-FORGETS = "tests/helpers/promising.py:EqualisesInEvaluationAlone"
+PROMISING = "tests/helpers/promising.py"
+FORGETS = f"{PROMISING}:EqualisesInEvaluationAlone"
 
 
 @pytest.mark.parametrize(
@@ -29,6 +35,35 @@ def test_buffers_that_the_signature_promises_to_equalise_are_judged(
     assert standings["equal_buffers"] is standing
 
 
+@pytest.mark.parametrize(
+    ("name", "bucketing", "overlap"),
+    [
+        ("IgnoresItsCapacity", Standing.WRONG, Standing.ABSENT),
+        ("SendsAtTheEnd", Standing.RIGHT, Standing.WRONG),
+        ("DeclaresThat", Standing.RIGHT, Standing.ABSENT),
+    ],
+)
+def test_a_bucket_capacity_promises_buckets_that_are_sent_during_backward(
+    pool: Pool, name: str, bucketing: Standing, overlap: Standing
+) -> None:
+    """A capacity without effect, and a backward without communication, break the promise."""
+    discovery = discover(pool, Ddp(f"{PROMISING}:{name}"), Sampler(), 4)
+    probes = {probe.capability: probe for probe in discovery.ddp_probes}
+    assert (probes["bucketing"].standing, probes["overlap"].standing) == (bucketing, overlap)
+    assert probes["overlap"].excused is (overlap is Standing.ABSENT)
+    assert discovery.scope(4).excluded("COMM-4") == ""
+    assert bool(discovery.scope(4).excluded("COMM-5")) is (overlap is Standing.ABSENT)
+
+
+def test_a_broken_promise_is_a_violation(pool: Pool, tmp_path: Path) -> None:
+    """The rule about overlap is violated, and not left out, if nothing is sent during backward."""
+    ddp = Ddp(f"{PROMISING}:SendsAtTheEnd")
+    scope = discover(pool, ddp, Sampler(), 4).scope(4)
+    trial = Trial(pool, UnderTest(ddp, Sampler(), scope), Options(seed=1, cases=50, store=tmp_path))
+    with pytest.raises(Violation, match="communication waits for the whole backward"):
+        trial.certify("COMM-5")
+
+
 def test_an_argument_given_counts_before_its_default() -> None:
     """A given argument decides, and an unknown signature promises nothing."""
     on = {"defaults": {"broadcast_buffers": "True"}}
@@ -36,3 +71,4 @@ def test_an_argument_given_counts_before_its_default() -> None:
     assert promised(Ddp(), on) == {"equal_buffers"}
     assert promised(Ddp(), off) == set()
     assert promised(Ddp(arguments=(("broadcast_buffers", "False"),)), on) == set()
+    assert promised(Ddp(), {"defaults": {"bucket_cap_mb": "None"}}) == {"bucketing", "overlap"}

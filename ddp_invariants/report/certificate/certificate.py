@@ -256,9 +256,27 @@ class Certificate(Strict):
         ]
         return wrong + [f"{rule}, {why}" for rule, why in self.deviations.items()]
 
+    @property
+    def without(self) -> str:
+        """The capabilities that no case contains, in words; empty for none."""
+        return left_out((account.name, account.standing) for account in self.capabilities)
+
     def count(self, verdict: RuleVerdict) -> int:
         """Return the number of rules with a verdict."""
         return sum(account.verdict == verdict for account in self.rules)
+
+
+def left_out(standings: Iterable[tuple[str, str]]) -> str:
+    """Return the capabilities that no case contains, by reason; empty for none.
+
+    Args:
+        standings: The name and the standing of each capability.
+    """
+    names: dict[str, list[str]] = {"not offered": [], "refused": [], "not probed": []}
+    for name, standing in standings:
+        if standing in names:
+            names[standing].append(name)
+    return "; ".join(f"{reason}: {', '.join(listed)}" for reason, listed in names.items() if listed)
 
 
 def outcome(rules: Iterable[RuleAccount]) -> Result:

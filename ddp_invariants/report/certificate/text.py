@@ -91,6 +91,7 @@ def verification(certificate: Certificate) -> str:
     ]
     rows += [("by", by), ("how", how), ("where", where(certificate))]
     rows += [("rules", counted(certificate))]
+    rows += [("without", certificate.without)] if certificate.without else []
     rows += [("partial", reason) for reason in certificate.partial]
     rows += [("except", exception) for exception in certificate.exceptions]
     rows += [
@@ -156,6 +157,7 @@ def markdown(certificate: Certificate) -> str:
         f"{setting.seed}: {certificate.cases:,} cases; {counted(certificate)}."
     )
     lines = [f"## {headline(certificate)}", "", summary, ""]
+    lines += [f"- without: {_cell(certificate.without)}"] if certificate.without else []
     lines += [f"- partial: {_cell(reason)}" for reason in certificate.partial]
     lines += [f"- except: {_cell(exception)}" for exception in certificate.exceptions]
     for violation in certificate.violations:
