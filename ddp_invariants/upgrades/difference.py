@@ -35,7 +35,7 @@ class Difference:
         cause: The fact of a failure, or the way in which two sequences part, without numbers; empty
             if the subject says it all.
         condition: The features of the case (`condition.features`). None for a difference that
-            depends on no case: it shows before any case is run, or it is a warning or a rounding.
+            depends on no case: it shows before any case is run, or it is a warning.
     """
 
     kind: Class
@@ -67,7 +67,7 @@ class Difference:
     @property
     def depends(self) -> bool:
         """True if two cases with different features may show the difference for different reasons."""
-        return self.kind != "rounding" and not self.moves
+        return not self.moves
 
 
 def names_a_sort(name: str) -> bool:
@@ -75,7 +75,7 @@ def names_a_sort(name: str) -> bool:
     kind, _, rest = name.partition(": ")
     whole = rest.endswith(f"; {_EVERY_CASE}") or "; with " in rest
     at_once = rest.startswith((WARNING, *AT_ONCE))
-    return whole or kind == "rounding" or (kind == "discrete" and at_once)
+    return whole or (kind == "discrete" and at_once)
 
 
 AT_ONCE = ("argument ", "capability ", "surface ")

@@ -6,8 +6,9 @@ Each sort of difference is shrunk to its smallest case.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ddp_invariants.cases.case import Case
+from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.upgrades.accepted import Accepted
 from ddp_invariants.upgrades.comparison import compared, under
 from ddp_invariants.upgrades.corpus import drawn_cases
@@ -15,6 +16,7 @@ from ddp_invariants.upgrades.difference import Difference
 from ddp_invariants.upgrades.outcome import REPEATS, Gated, ShrunkDifference, gated
 from ddp_invariants.upgrades.pace import Cost, ratios
 from ddp_invariants.upgrades.progress import Event, Found, Ran, Shrunk, Tried
+from ddp_invariants.upgrades.shift import RUNS, Movement, movement, other_numbers, shifted
 from ddp_invariants.upgrades.sides import Pair, Sides
 from ddp_invariants.upgrades.sorts import Sorts
 
@@ -177,6 +179,7 @@ class Gate:
         again = _shown(runs, difference)
         told = again[0] if again else under(difference, smallest)
         self._known.add(told)
+        told = self._systematic(told, smallest)
         beside = [
             each
             for each in self._unknown(runs[0]).values()
@@ -185,9 +188,22 @@ class Gate:
         for each in beside:
             self._known.add(each)
         return [
-            ShrunkDifference(each, smallest, len(_shown(runs, each)), why.get(each.name, ""))
-            for each in (told, *beside)
+            ShrunkDifference(each, smallest, seen, why.get(each.name, ""))
+            for each, seen in ((told, len(again)), *((each, REPEATS) for each in beside))
         ]
+
+    def _systematic(self, difference: Difference, case: Case) -> Difference:
+        """Return a rounding as a shift if it moves numbers the same way in many runs."""
+        if difference.kind != "rounding" or not isinstance(case, TrainingCase):
+            return difference
+        movements = list[Movement | None]()
+        for other in other_numbers(case):
+            self._listen(Tried(difference, len(movements) + 1, RUNS))
+            pair = self.sides.answers(other)
+            assert isinstance(pair.old, TrainingEvidence)
+            assert isinstance(pair.new, TrainingEvidence)
+            movements.append(movement(pair.old, pair.new, difference.subject))
+        return shifted(difference, movements) or difference
 
     def _again(self, case: Case, difference: Difference) -> list[list[Difference]]:
         """Return the differences of each repeated real run of a case."""

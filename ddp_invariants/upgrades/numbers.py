@@ -38,10 +38,20 @@ Bound = Literal["within", "beyond", "unknown"]
 _KINDS: dict[Bound, Class] = {"within": "rounding", "beyond": "number", "unknown": "unbounded"}
 
 
-class _Place(NamedTuple):
-    """The first difference of a moment: the stage, the step, the rank, and the difference."""
+class Place(NamedTuple):
+    """A place where the numbers of two sides part.
+
+    Attributes:
+        moment: The moment.
+        number: The number of the moment: a step or a micro-step.
+        stage: The stage of the moment.
+        step: The step.
+        rank: The rank.
+        difference: The first difference.
+    """
 
     moment: Moment
+    number: int
     stage: str
     step: int
     rank: int
@@ -64,7 +74,7 @@ def differing_numbers(
             those without a bound, follow from the failure and are not reported.
     """
     told: set[tuple[Bound, str]] = set()
-    for place in _places(old, new):
+    for place in places(old, new):
         bound = _bound(old, new, declared, place)
         if (bound, place.stage) in told or (broken and bound != "beyond"):
             continue
@@ -81,7 +91,7 @@ def differing_numbers(
             return
 
 
-def _places(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[_Place]:
+def places(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Place]:
     """Yield every place where the numbers of two sides part, in the order of a run."""
     for step in range(old.case.steps):
         for moment, stage in STAGES:
@@ -104,7 +114,7 @@ def _places(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[_Place]:
                         continue  # `_exactly` reports missing tensors and other dtypes.
                     if _was_left(old, moment, step, rank) and _was_left(new, moment, step, rank):
                         continue  # Both sides kept what the step before had left.
-                    yield _Place(moment, stage, step, rank, difference)
+                    yield Place(moment, number, stage, step, rank, difference)
 
 
 OF_NO_NUMBERS = ("COMM", "LIVE", "MEM", "RNG", "GPU")
@@ -156,7 +166,7 @@ def _equal(before: Tensors | None, now: Tensors) -> bool:
 
 
 def _bound(
-    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, place: _Place
+    old: TrainingEvidence, new: TrainingEvidence, declared: Declarations, place: Place
 ) -> Bound:
     """Return whether both sides lie within the oracle's bound, so that they differ by rounding.
 
@@ -186,7 +196,7 @@ def _bound(
     return "within" if all(within) else "beyond"
 
 
-def _slot(side: TrainingEvidence, place: _Place) -> Slot | None:
+def _slot(side: TrainingEvidence, place: Place) -> Slot | None:
     tensors = side.ranks[place.rank].tensors
     layouts = (held.layout for (moment, _), held in tensors.items() if moment == place.moment)
     slots = (slot for layout in layouts for slot in layout.slots)

@@ -143,7 +143,8 @@ class _AvailableSide:
         return [
             difference
             for difference in shown
-            if self.comparable or difference.kind not in ("rounding", "number", "unbounded")
+            if self.comparable
+            or difference.kind not in ("rounding", "number", "unbounded", "shift")
         ]
 
     def moved(self, difference: Difference) -> bool:

@@ -4,6 +4,7 @@ import datetime as dt
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ from ddp_invariants.upgrades.outcome import Gated, ShrunkDifference
 from ddp_invariants.upgrades.pace import Cost, cost, ratios
 from ddp_invariants.upgrades.progress import Event, Found, Tried
 from ddp_invariants.upgrades.sequences import parting
+from ddp_invariants.upgrades.shift import RUNS, Movement, movement, other_numbers, shifted
 from ddp_invariants.upgrades.sides import Pair, Sides
 from ddp_invariants.upgrades.sorts import Sorts
 
@@ -369,12 +371,12 @@ def test_a_difference_within_the_bound_is_a_rounding() -> None:
     old = right(case)
     new = everywhere(old, "reduced", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     differences = comparison.compared(old, new, Declarations(), SamplerDeclarations())
-    assert [difference.name for difference in differences] == ["rounding: reduced gradient"]
+    assert [difference.sort for difference in differences] == ["rounding: reduced gradient"]
     assert differences[0].where == "rank 0 of 3, step 0, parameter 'layers.4.factor' ()"
     left = everywhere(old, "updated", 0, FACTOR, lambda values: values * (1 + 2.0**-23))
     left = everywhere(left, "forward", 1, FACTOR, lambda values: values * (1 + 2.0**-23))
     differences = comparison.compared(old, left, Declarations(), SamplerDeclarations())
-    assert [difference.name for difference in differences if difference.kind != "rule"] == [
+    assert [difference.sort for difference in differences if difference.kind != "rule"] == [
         "rounding: optimizer",
     ]
     overflowing = everywhere(old, "reduced", 0, FACTOR, lambda values: values * np.inf)
@@ -423,6 +425,38 @@ def test_numbers_of_no_known_bound_are_a_class_of_their_own() -> None:
     integer = next(slot.name for slot in slots if slot.dtype == "int64")
     counted = everywhere(old, "left buffers", 0, integer, lambda values: values + 1)
     assert "number: buffers" in names(old, counted)
+
+
+def test_numbers_that_all_move_the_same_way_are_a_shift() -> None:
+    """A sign test over runs with other numbers tells a shift from a rounding.
+
+    A shift of one unit in the last place may come from one constant that is rounded otherwise.
+    """
+    case = replace(CASE, values="real", optimizer=Optimizer(log2_lr=0), steps=1)
+    rounding = Difference("rounding", "optimizer", "", "1", "2", condition=())
+    assert len(list(other_numbers(case))) == RUNS
+
+    def movements(factors: list[float]) -> Iterator[Movement | None]:
+        for factor, other in zip(factors, other_numbers(case), strict=False):
+            old = right(other)
+            forward = old.ranks[0].tensors["forward", 0].by_name[FACTOR]
+            new = everywhere(
+                old,
+                "updated",
+                0,
+                FACTOR,
+                lambda values, start=forward, by=factor: np.float32(start + (values - start) * by),
+            )
+            yield movement(old, new, "optimizer")
+
+    shift = shifted(rounding, movements([1 - 2.0**-16] * 40))
+    assert shift is not None
+    assert shift.name == "shift: optimizer: all smaller; in every case"
+    assert re.match(r"smaller in (\d+) of \1 runs with other numbers, by 1\.\de-05", shift.where)
+    assert shifted(rounding, movements([1 - 2.0**-16, 1 + 2.0**-16] * 20)) is None
+    assert shifted(rounding, movements([1 - 2.0**-16] * 20)) is None
+    unit = Movement(-1, -(2.0**-24), 1.0, 2.0**-23)
+    assert shifted(rounding, [unit] * 40) is None
 
 
 def test_what_a_step_left_is_no_difference_of_the_next() -> None:
