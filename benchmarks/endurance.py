@@ -101,7 +101,7 @@ def run(count: int, seed: int) -> bool:
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
         everyone = {
             "controller": psutil.Process().pid,
-            **{f"host {n}": p.pid for n, p in enumerate(hosts._processes)},
+            **{f"host {n}": pid for n, pid in enumerate(hosts.pids)},
         }
         warm: dict[str, ResourceUse] = {}
         young: dict[int, ResourceUse] = {}

@@ -44,6 +44,29 @@ class HarnessError(RuntimeError):
     """The harness itself failed: no verdict about any implementation follows from it."""
 
 
+class HostLost(HarnessError):
+    """The host of a pool ended, and its ranks with it.
+
+    Attributes:
+        address: The host's address, under which the session starts it anew.
+    """
+
+    def __init__(self, address: str, message: str) -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class AlteredHarness(HarnessError):
+    """The implementation under test replaced code of the harness in a rank."""
+
+    def __init__(self, names: list[str]) -> None:
+        rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        super().__init__(
+            f"the implementation altered the harness ({', '.join(names[:3])}{rest}), so the "
+            "evidence does not count"
+        )
+
+
 class LoadError(Exception):
     """An implementation that cannot be tested: a sentence names it, the problem and the remedy."""
 

@@ -7,12 +7,13 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import FileIO
 from typing import Any
 
-from ddp_invariants.errors import HarnessError, LoadFailure, WireError
+from ddp_invariants.errors import AlteredHarness, HarnessError, LoadFailure, WireError
 from ddp_invariants.processes import wire
+from ddp_invariants.processes.answers import Answer, Answers, is_readable
 from ddp_invariants.processes.backends import Backend
 from ddp_invariants.processes.process import HostClient, Process
 from ddp_invariants.processes.remote import RemoteHost, RemoteProcess, connected
@@ -28,41 +29,6 @@ _KEEPER = -1
 
 SIMULATOR = -2
 """The rank number of a process that runs all ranks of simulated cases."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A rank's answer to one request.
-
-    Attributes:
-        header: The plain part.
-        blob: The raw bits.
-    """
-
-    header: dict[str, Any]
-    blob: bytes
-
-    @property
-    def raised(self) -> bool:
-        """True if the implementation under test raised an exception."""
-        return bool(self.header.get("facts", {}).get("raised"))
-
-    @property
-    def changed(self) -> bool:
-        """True if the request changed global state of the process."""
-        return bool(self.header.get("changed"))
-
-
-@dataclass
-class Answers:
-    """The answers of the ranks, and the incident that explains missing answers."""
-
-    by_rank: dict[int, Answer] = field(default_factory=dict)
-    incident: Incident | None = None
-
-    def header(self, rank: int) -> dict[str, Any]:
-        """Return the plain part of a rank's answer."""
-        return self.by_rank[rank].header
 
 
 @dataclass
@@ -109,6 +75,8 @@ class RankProcesses:
 
         Raises:
             HarnessError: A process cannot be started, or a silent process cannot be examined.
+            HostLost: A host ended, and its ranks with it.
+            AlteredHarness: The implementation replaced code of the harness.
         """
         try:
             return self._exchange(requests, patience, mortal=mortal)
@@ -139,7 +107,7 @@ class RankProcesses:
                 if frame is None:
                     continue
                 rank = waiting.pop(control)
-                if frame[0].get("to") != self.requests:
+                if frame[0].get("to") != self.requests or not is_readable(frame[0]):
                     dead.add(rank)
                     continue
                 answer = answers.by_rank[rank] = Answer(*frame)
@@ -186,6 +154,10 @@ class RankProcesses:
         return [source for source in ready if source in waiting]
 
     def _reject_failures(self, answers: Answers) -> None:
+        # First, because an altered harness may fail in any way.
+        if answers.altered():
+            self.retire()
+            raise AlteredHarness(answers.altered())
         for header in (answer.header for answer in answers.by_rank.values()):
             if "unusable" in header:
                 self.retire()

@@ -2,31 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.errors import EvidenceError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes import losses
+from ddp_invariants.processes.answers import quiescent, training_evidence
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend, DeviceInfo
-from ddp_invariants.processes.exchange import (
-    CONNECTING,
-    GRACE,
-    SIMULATOR,
-    Answers,
-    RankProcesses,
-)
+from ddp_invariants.processes.exchange import CONNECTING, GRACE, SIMULATOR, RankProcesses
 from ddp_invariants.records.dealings import Dealing, from_one_row
-from ddp_invariants.records.decoding import rank_evidence, simulated_evidence, together
-from ddp_invariants.records.evidence import (
-    Incident,
-    Layout,
-    RankEvidence,
-    ShardEvidence,
-    Slot,
-    TrainingEvidence,
-)
+from ddp_invariants.records.decoding import simulated_evidence, together
+from ddp_invariants.records.evidence import Incident, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.indices import unpacked
-from ddp_invariants.records.trace import agreed
 
 DEADLINE = 10.0
 """Seconds a case may take. The slowest correct case of a default run takes under one."""
@@ -60,7 +48,7 @@ class Pool:
         self, addresses: list[str], deadline: float = DEADLINE, backend: Backend = ON_THE_CPU
     ) -> None:
         self.processes, self._since_renewal = RankProcesses(addresses, backend), 0
-        self._simulated = 0
+        self._simulated, self._losses = 0, losses.Losses()
         self._scattering: set[Ddp | Sampler] = set()
         self.not_simulated: dict[Ddp, str] = {}
         self.deadline, self.patience_for_loading, self.backend = deadline, LOADING, backend
@@ -89,7 +77,12 @@ class Pool:
         Raises:
             LoadFailure: It cannot be tested.
         """
-        return self._load(implementation, [0], made_of=True)
+        return self._losses.run(
+            implementation,
+            lambda: self._load(implementation, [0], made_of=True),
+            lost=lambda ended: _refuse(implementation, f"the process {ended}"),
+            altered=lambda altered: _refuse(implementation, altered),
+        )
 
     def surface(self, ddp: Ddp, sampler: Sampler) -> dict[str, str]:
         """Return the facts of two implementations that a program meets before it trains.
@@ -139,10 +132,7 @@ class Pool:
         )
         if answers.incident is not None:
             self.processes.retire()
-            how = "; ".join(answers.incident.ranks.values())
-            raise LoadFailure(
-                f"--{side} {implementation}: while it was imported, the process {how}"
-            )
+            _refuse(implementation, f"the process {'; '.join(answers.incident.ranks.values())}")
         for rank in ranks:
             self.processes.running[rank].loaded.add(implementation)
             if answers.header(rank)["changed"]:
@@ -188,7 +178,19 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the implementation.
             LoadFailure: The implementation does not load in a rank.
         """
-        ranks, fresh = list(range(case.ranks_needed)), fresh or not observed
+        fresh = fresh or not observed
+        patience = patience or self.deadline * (SLOWED if case.perturbation.on_device else 1)
+        return self._losses.run(
+            ddp,
+            lambda: self._train(case, ddp, patience, fresh=fresh, observed=observed),
+            lost=lambda ended: losses.training(case, ended=ended),
+            altered=lambda altered: losses.training(case, raised=altered),
+        )
+
+    def _train(
+        self, case: TrainingCase, ddp: Ddp, patience: float, *, fresh: bool, observed: bool
+    ) -> TrainingEvidence:
+        ranks = list(range(case.ranks_needed))
         if fresh:
             self.processes.retire()
         self._require_loaded(ddp, ranks)
@@ -204,7 +206,6 @@ class Pool:
             "plain": not observed,
         }
         nodes = [self.processes.host(rank).node for rank in ranks]
-        patience = patience or self.deadline * (SLOWED if case.perturbation.on_device else 1)
         answers = self.processes.ask(
             {
                 rank: {
@@ -216,8 +217,10 @@ class Pool:
             patience,
             mortal=case.kills,
         )
-        evidence = self._evidence(case, answers)
-        if fresh or not _quiescent(ranks, answers, kept=2 if case.outside else 1):
+        evidence = training_evidence(
+            case, answers, lambda rank: self.processes.running[rank].printed()
+        )
+        if fresh or not quiescent(ranks, answers, kept=2 if case.outside else 1):
             self.processes.retire()
         else:
             self._renew()
@@ -233,6 +236,18 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the implementation.
             LoadFailure: The implementation does not load in a rank.
         """
+
+        def lost(ended: str) -> None:
+            self.not_simulated[ddp] = f"the process of its simulation {ended}"
+
+        return self._losses.run(
+            ddp,
+            lambda: self._simulate(case, ddp),
+            lost=lost,
+            altered=lambda altered: losses.training(case, raised=altered),
+        )
+
+    def _simulate(self, case: TrainingCase, ddp: Ddp) -> TrainingEvidence | None:
         self._require_loaded(ddp, [SIMULATOR])
         answers = self.processes.ask(
             {
@@ -256,14 +271,12 @@ class Pool:
         answer = answers.by_rank[SIMULATOR]
         header = answer.header
         if (
-            header["refused"]
-            or header["stuck"]
-            or header["changed"]
+            any(header.get(name) for name in ("refused", "stuck", "changed"))
             or self._simulated % RENEWAL == 0
         ):
             self.processes.end(SIMULATOR)
-        if header["refused"]:
-            self.not_simulated[ddp] = header["refused"]
+        if header.get("refused"):
+            self.not_simulated[ddp] = str(header["refused"])
             return None
         try:
             return simulated_evidence(case, header, answer.blob)
@@ -294,15 +307,24 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
+        return self._losses.run(
+            sampler,
+            lambda: self._shards(case, sampler, patience or self.deadline, fresh=fresh),
+            lost=lambda ended: losses.shards(case, ended=ended),
+            altered=lambda altered: losses.shards(case, raised=altered),
+        )
+
+    def _shards(
+        self, case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool
+    ) -> ShardEvidence:
         if fresh:
             self.processes.retire()
         self._require_loaded(sampler, [0, 1])
         if sampler in self._scattering:
-            return self._scattered(case, sampler, patience or self.deadline, fresh=fresh)
+            return self._scattered(case, sampler, patience, fresh=fresh)
         request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
         answers = self.processes.ask(
-            {0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}},
-            patience or self.deadline,
+            {0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience
         )
         if (
             fresh
@@ -325,6 +347,11 @@ class Pool:
             By case; None for each that the sampler raised on. The list is empty if the process did
             not answer.
         """
+        return self._losses.run(
+            sampler, lambda: self._dealings(cases, sampler), lost=lambda _: [], altered=lambda _: []
+        )
+
+    def _dealings(self, cases: Sequence[ShardCase], sampler: Sampler) -> list[Dealing | None]:
         self._require_loaded(sampler, [0])
         request = {"do": "deal", "cases": cases, "sampler": sampler.to_plain()}
         answers = self.processes.ask({0: request}, MANY * self.deadline)
@@ -356,7 +383,7 @@ class Pool:
                 "disturb": 1 + 1000 * turn,
             }
             answers = self.processes.ask(dict.fromkeys(ranks, request), patience)
-            incident, quiet = answers.incident, quiet and _quiescent(ranks, answers, kept=1)
+            incident, quiet = answers.incident, quiet and quiescent(ranks, answers, kept=1)
             if incident is not None:
                 break
             merged.append(together([answers.header(rank) for rank in ranks]))
@@ -366,25 +393,6 @@ class Pool:
             self._renew()
         return ShardEvidence(case, tuple(merged), incident)
 
-    def _evidence(self, case: TrainingCase, answers: Answers) -> TrainingEvidence:
-        ranks, incident = [], answers.incident
-        layouts: dict[tuple[Slot, ...], Layout] = {}
-        for rank in range(case.outside, case.ranks_needed):
-            evidence = RankEvidence({})
-            if rank in answers.by_rank:
-                answer = answers.by_rank[rank]
-                try:
-                    evidence = rank_evidence(answer.header, answer.blob, layouts)
-                except EvidenceError as error:
-                    incident = answers.incident = Incident(
-                        "died",
-                        {rank: str(error)},
-                        {rank: self.processes.running[rank].printed()},
-                        0.0,
-                    )
-            ranks.append(evidence)
-        return TrainingEvidence(case, tuple(ranks), incident)
-
     def _renew(self) -> None:
         self._since_renewal += 1
         if self._since_renewal >= RENEWAL:
@@ -392,21 +400,7 @@ class Pool:
             self._since_renewal = 0
 
 
-def _quiescent(ranks: list[int], answers: Answers, kept: int) -> bool:
-    """Return whether the connections of the first `kept` groups may be used again.
-
-    See [Note: quiescence] in observed.py.
-    """
-    if answers.incident is not None:
-        return False
-    every_rank = [answers.by_rank[rank] for rank in ranks]
-    trained = [answer.header for answer in every_rank if answer.header["records"]]
-    return all(
-        answer.header["quiescent"] and not answer.changed and not answer.raised
-        for answer in every_rank
-    ) and all(_agreed(header, kept) == _agreed(trained[0], kept) for header in trained)
-
-
-def _agreed(header: dict[str, Any], groups: int) -> list[list[list[Any]]]:
-    """Return a rank's collectives in its first groups: the fields that all ranks must share."""
-    return [[list(agreed(*row[:4])) for row in calls] for calls in header["sent"][:groups]]
+def _refuse(implementation: Ddp | Sampler, why: str) -> NoReturn:
+    """Raise the error that an implementation cannot be loaded."""
+    side = "ddp" if isinstance(implementation, Ddp) else "sampler"
+    raise LoadFailure(f"--{side} {implementation}: while it was imported, {why}")

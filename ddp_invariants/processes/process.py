@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
-from ddp_invariants.errors import HarnessError
+from ddp_invariants.errors import HarnessError, HostLost
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import threads
 from ddp_invariants.processes.hosts import PATIENCE, STARTING
@@ -32,18 +32,21 @@ def this_node() -> str:
 class HostClient:
     """One pool's connection to one host.
 
+    A lost connection is made anew with the next rank, since the session starts a lost host anew.
+
     Attributes:
+        address: The host's address.
         node: The host's machine.
+        ended: The exit statuses of ranks that have ended, by pid.
+
+    Raises:
+        HarnessError: There is no such host.
     """
 
     def __init__(self, address: str) -> None:
-        self.node = this_node()
-        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            self.connection.connect("\0" + address)
-        except OSError as error:
-            raise HarnessError(_GONE.format(error)) from error
+        self.node, self.address = this_node(), address
         self.ended: dict[int, int] = {}
+        self._connection: socket.socket | None = self._connected()
 
     def start(self, rank: int) -> "Process":
         """Start a new rank.
@@ -63,9 +66,12 @@ class HostClient:
             Its pid.
 
         Raises:
-            HarnessError: The host is gone or gives no answer, or the system allows no more
-                processes.
+            HostLost: The host ended.
+            HarnessError: There is no host any more, it gives no answer, or the system allows no
+                more processes.
         """
+        if self._connection is None:
+            self._connection = self._connected()
         self._say(f"fork {rank}", [control.fileno(), output, stacks, words])
         verb, pid = "", 0
         while verb != "forked":
@@ -108,30 +114,51 @@ class HostClient:
 
     def close(self) -> None:
         """Disconnect; the host kills all ranks that are left."""
-        self.connection.close()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect("\0" + self.address)
+        except OSError as error:
+            connection.close()
+            raise HarnessError(_GONE.format(error)) from error
+        self.ended = {}
+        return connection
+
+    def _lost(self, why: object) -> HostLost:
+        """Drop the connection to a host that ended, and return the error that says so."""
+        self.close()
+        return HostLost(self.address, _GONE.format(why))
 
     def _say(self, command: str, descriptors: list[int]) -> None:
+        if self._connection is None:
+            raise self._lost("its connection closed")
         try:
-            socket.send_fds(self.connection, [command.encode()], descriptors)
+            socket.send_fds(self._connection, [command.encode()], descriptors)
         except OSError as error:
-            raise HarnessError(_GONE.format(error)) from error
+            raise self._lost(error) from error
 
     def _hear(self, patience: float) -> tuple[str, int]:
         """Read one message of the host.
 
         Raises:
             TimeoutError: No message arrives in time.
-            HarnessError: The host is gone.
+            HostLost: The host ended.
         """
-        self.connection.settimeout(max(patience, 1e-6))
+        if self._connection is None:
+            raise self._lost("its connection closed")
+        self._connection.settimeout(max(patience, 1e-6))
         try:
-            message = self.connection.recv(256)
+            message = self._connection.recv(256)
         except TimeoutError:
             raise
         except OSError as error:
-            raise HarnessError(_GONE.format(error)) from error
+            raise self._lost(error) from error
         if not message:
-            raise HarnessError(_GONE.format("it closed the connection"))
+            raise self._lost("it closed the connection")
         verb, pid, *status = message.decode().split()
         if verb == "ended":
             self.ended[int(pid)] = int(status[0])

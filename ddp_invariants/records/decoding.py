@@ -113,10 +113,14 @@ def rank_evidence(
             _flights(header.get("flights")),
             rank_evidence(facts["beside"], blob, known) if "beside" in facts else None,
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except _UNREADABLE as error:
         raise EvidenceError(
             f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
         ) from error
+
+
+_UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError)
+"""The errors of reading an answer that another program may have written."""
 
 
 def _layout(rows: list[Any], known: dict[tuple[Slot, ...], Layout]) -> Layout:
@@ -142,6 +146,15 @@ def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) 
     Raises:
         EvidenceError: It is malformed.
     """
+    try:
+        return _simulated(case, header, blob)
+    except _UNREADABLE as error:
+        raise EvidenceError(
+            f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _simulated(case: TrainingCase, header: dict[str, Any], blob: bytes) -> TrainingEvidence:
     layouts: dict[tuple[Slot, ...], Layout] = {}
     ranks, start = [], 0
     for answered, size in zip(header["ranks"], header["sizes"], strict=True):

@@ -10,6 +10,7 @@ from ddp_invariants.records.tensors import Layout, Slot, Tensors
 from ddp_invariants.records.trace import Call, LastCalls
 
 __all__ = [
+    "DESTROYED",
     "FOREIGN",
     "OWN",
     "Backward",
@@ -93,6 +94,10 @@ class ModuleTensor(NamedTuple):
     requires_grad: bool
     first_name: str
     kind: str
+
+
+DESTROYED = "DestroyedGroup"
+"""A kind of each exception that follows after an implementation destroyed a group lent to it."""
 
 
 class RaisedError(NamedTuple):
@@ -283,6 +288,7 @@ class Incident:
         statuses: Exit status of each rank whose process ended, negative for a signal; None for a
             rank that did not end but sent nonsense. A rank that is not among them hung.
         seen: How the ranks are known to hang, in words; empty if nobody could look at them.
+        costly: True if the incident cost seconds although nothing hung: the host was started anew.
     """
 
     kind: Literal["hung", "died"]
@@ -292,6 +298,7 @@ class Incident:
     calls: dict[int, LastCalls] = field(default_factory=dict)
     statuses: dict[int, int | None] = field(default_factory=dict)
     seen: str = ""
+    costly: bool = False
 
 
 @dataclass(frozen=True)

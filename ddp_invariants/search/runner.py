@@ -68,8 +68,8 @@ class Runner:
 
     Attributes:
         ledger: The account of all findings.
-        hung: True after a hang. A hang costs a whole deadline, so every later case gets a shorter
-            one; a confirmation never does.
+        hung: True after a hang, or after the loss of a host. Either costs seconds. Every later case
+            gets a shorter deadline; a confirmation never does.
         lifeless: The hang or death that has been reported already.
         evidence: The evidence of the last run, for a violation that is stored.
         places: The places where cases run.
@@ -219,7 +219,8 @@ class Runner:
                 case, self.under_test.sampler, fresh=fresh, patience=patience
             )
         assert evidence is not None
-        self.hung |= evidence.incident is not None and evidence.incident.kind == "hung"
+        incident = evidence.incident
+        self.hung |= incident is not None and (incident.kind == "hung" or incident.costly)
         return self._judged(evidence, str(self.pool.backend))
 
     def _judged(self, evidence: TrainingEvidence | ShardEvidence, place: str) -> dict[str, Finding]:

@@ -94,8 +94,7 @@ def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _p
         pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
     ) -> Discovery:
         on_shared_hosts = all(
-            isinstance(host, HostClient)
-            and host.connection.getpeername().decode().lstrip("\0") in addresses
+            isinstance(host, HostClient) and host.address in addresses
             for host in pool.processes.hosts
         )
         if not on_shared_hosts:
