@@ -303,10 +303,12 @@ def main() -> NoReturn:
 
     # Imported once here, so that a fork becomes a rank within milliseconds.
     import ddp_invariants.ranks.rank  # noqa: F401 - every rank would import this
+    from ddp_invariants.ranks import fingerprint
     from ddp_invariants.ranks.training.warm_up import warm_up
 
     torch.set_num_threads(1)
     warm_up()
+    fingerprint.of_this_process()
     # Objects imported by now live for ever. Without this, every full collection in every rank walks
     # all of torch's objects and copies their pages.
     gc.collect()

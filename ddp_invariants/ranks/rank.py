@@ -21,7 +21,7 @@ from ddp_invariants.cases import case as cases
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import threads, wire
-from ddp_invariants.ranks import limits, shards, simulation
+from ddp_invariants.ranks import fingerprint, limits, shards, simulation
 from ddp_invariants.ranks.all_dealings import all_dealings
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, environment
@@ -135,6 +135,7 @@ class Rank:
         except BaseException as error:
             raised = recorder.exception_data(error, "describe", 0)
             raise LoadError(f"loading it raised {raised['type']}: {raised['message']}") from error
+        fingerprint.of_this_process().accept_reading()
         return {**described, "torch": torch.__version__, "changed": before.changed()}
 
     def _connect(self, request: dict[str, Any]) -> None:
@@ -301,6 +302,7 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
     torch.set_num_threads(1)
     state, resident = Rank(control, LastWords(words)), limits.resident()
     os.close(words)
+    harness = fingerprint.of_this_process()
     while True:
         message = wire.receive(control)
         if message is None:
@@ -317,4 +319,5 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
             resident,
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         ]
-        wire.send(control, {**header, "to": request["to"], "cost": cost}, blob)
+        header = {**header, "to": request["to"], "cost": cost, "altered": harness.altered()}
+        wire.send(control, header, blob)
