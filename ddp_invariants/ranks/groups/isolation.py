@@ -2,11 +2,17 @@
 
 import builtins
 import gc
+import json
 import os
 import random
+import resource
 import signal
+import socket
+import struct
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,11 +22,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddp_invariants.reference import ddp as reference_ddp
+from ddp_invariants.reference import sampler as reference_sampler
+
 SIZES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Environment variables that the harness itself sets for each case."""
 _SIZES = frozenset(name.encode() for name in SIZES)
 
 _MODULES: tuple[Any, ...] = (
+    reference_ddp,
+    reference_sampler,
     torch,
     dist,
     dist.distributed_c10d,
@@ -34,9 +45,17 @@ _MODULES: tuple[Any, ...] = (
     random,
     np.random,
     threading,
+    time,
+    json,
+    struct,
+    socket,
+    signal,
+    warnings,
 )
 """Modules in which a replaced name counts; an added name is usually an import, and harmless."""
 _CLASSES: tuple[Any, ...] = (
+    reference_ddp.DistributedDataParallel,
+    reference_sampler.DistributedSampler,
     torch.Tensor,
     nn.Parameter,
     nn.Module,
@@ -52,6 +71,14 @@ _CLASSES: tuple[Any, ...] = (
 """Classes in which an added name counts too, since it may replace an inherited one."""
 _WATCHED: tuple[tuple[str, Any], ...] = tuple(
     (thing.__name__, thing) for thing in (*_MODULES, *_CLASSES)
+)
+_LIMITS = (
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_DATA,
+    resource.RLIMIT_AS,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_NPROC,
+    resource.RLIMIT_CPU,
 )
 _HOOKS: tuple[Mapping[Any, Any], ...] = tuple(
     value
@@ -74,6 +101,7 @@ _SIGNALS = (
     signal.SIGTERM,
     signal.SIGCHLD,
 )
+_TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SMALLEST = sys.float_info.min
 
 
@@ -148,6 +176,12 @@ def _settings() -> dict[str, Any]:
         "garbage collection": gc.isenabled(),
         "recursion limit": sys.getrecursionlimit(),
         "signal handlers": [signal.getsignal(number) for number in _SIGNALS],
+        "timers": [signal.getitimer(kind)[0] > 0 for kind in _TIMERS],
+        "resource limits": [resource.getrlimit(kind) for kind in _LIMITS],
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "timeout of new sockets": socket.getdefaulttimeout(),
+        "switching of threads": sys.getswitchinterval(),
+        "floating-point errors of numpy": np.geterr(),
         "standard streams": (sys.stdout, sys.stderr),
         "session": os.getsid(0),
         "child processes": _has_children(),
