@@ -8,11 +8,18 @@ arguments in its C++ code. So do all errors outside the implementation's code.
 
 from typing import Any
 
-from ddp_invariants.records.evidence import RaisedError, TrainingEvidence
+from ddp_invariants.records.evidence import DESTROYED, RaisedError, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
 
 NEVER_MEANT = frozenset(
-    {"NameError", "AttributeError", "LookupError", "ZeroDivisionError", "RecursionError"}
+    {
+        "NameError",
+        "AttributeError",
+        "LookupError",
+        "ZeroDivisionError",
+        "RecursionError",
+        DESTROYED,
+    }
 )
 """Bases of the exceptions that are never a refusal, whoever raises them for the implementation."""
 CRASHES = "the implementation crashes, which is no refusal"

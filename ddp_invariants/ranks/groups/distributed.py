@@ -78,6 +78,8 @@ def _leave(group: Any = None) -> None:
     if _active and _joined and group in (None, dist.group.WORLD):
         _joined -= 1
         return
+    if _active and group in (None, dist.group.WORLD):
+        _active[0].destroyed = True
     _destroy_process_group(group)
 
 
@@ -142,6 +144,7 @@ class CaseGroups:
         rank_device: The device of this rank's tensors.
         groups: The observed groups, the default one first.
         members: Each group's ranks in the default group.
+        destroyed: True if the implementation destroyed the default group, which it did not make.
     """
 
     def __init__(
@@ -157,6 +160,7 @@ class CaseGroups:
     ) -> None:
         _kept.clear()
         self.groups: list[ObservedGroup] = []
+        self.destroyed = False
         self.members: list[list[int]] = []
         self._timing, self.log, self.rank_device = timing, log, connections.rank_device
         self.connections = connections

@@ -2,6 +2,7 @@
 
 import warnings
 from contextlib import ExitStack
+from typing import Any
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
@@ -9,6 +10,7 @@ from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.training.recorder import Record, TooMuchEvidence, exception_data, warned
 from ddp_invariants.ranks.training.setup import Saved, Setup
 from ddp_invariants.ranks.training.stepper import Stepper
+from ddp_invariants.records.evidence import DESTROYED
 
 
 def train(
@@ -35,9 +37,20 @@ def train(
         except TooMuchEvidence as error:
             record.facts["raised"] = exception_data(error, "evidence", position.step)
         except BaseException as error:  # noqa: BLE001 - any exception is evidence
-            record.facts["raised"] = exception_data(error, position.phase, position.step)
+            raised = exception_data(error, position.phase, position.step)
+            record.facts["raised"] = _without_group(raised) if session.destroyed else raised
     record.facts["warned"] = warned(caught)
     with ExitStack() as ends:  # Each effect ends, even if another's end raises.
         for effect in reversed(stepper.effects):
             ends.callback(effect.end, record)
     return record
+
+
+def _without_group(raised: dict[str, Any]) -> dict[str, Any]:
+    """Return an exception that follows from the end of the group, as that and as no refusal."""
+    return {
+        **raised,
+        "message": f"the implementation had destroyed the default process group, which was lent to "
+        f"it; {raised['message']}",
+        "kinds": [*raised["kinds"], DESTROYED],
+    }
