@@ -12,12 +12,14 @@ import random
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -25,6 +27,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.processes import wire
+from ddp_invariants.ranks import rounds, shards
+from ddp_invariants.ranks.training import recorder
+from ddp_invariants.records.trace import WORDS_SIZE
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 from ddp_invariants.reference.sampler import DistributedSampler
@@ -129,6 +135,67 @@ class DeafAndLooping(InBackward):
             pass
 
 
+def _find(kind: str, name: str) -> Any:
+    """Return a local variable of a function of the harness that waits for this wrapper."""
+    frame = sys._getframe()
+    while frame.f_code.co_name != kind or name not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_locals[name]
+
+
+class AnswersInTheRanksPlace(InBackward):
+    """A wrapper that sends an answer of the right form and number without any evidence in it."""
+
+    facts: ClassVar[Any] = {}
+
+    def attack(self) -> None:
+        number = _find("serve", "request")["to"]
+        wire.send(_find("serve", "control"), {"to": number, "facts": self.facts, "sent": 5})
+        time.sleep(1000)
+
+
+class AnswersWithGarbage(AnswersInTheRanksPlace):
+    """A wrapper that sends an answer whose parts have other types."""
+
+    facts: ClassVar[Any] = [None]
+
+
+class AnswersNoJson(InBackward):
+    """A wrapper that sends a complete frame that is not JSON."""
+
+    def attack(self) -> None:
+        control = _find("serve", "control")
+        control.sendall(struct.pack("<II", 4, 2) + b"\xff{]\x00ab")
+        time.sleep(1000)
+
+
+class AnnouncesGigabytes(InBackward):
+    """A wrapper that sends the head of a frame of 8 GiB."""
+
+    def attack(self) -> None:
+        _find("serve", "control").sendall(b"\xff" * 9)
+        time.sleep(1000)
+
+
+class ScramblesItsLastWords(InBackward):
+    """A wrapper that fills the memory of its last calls with garbage, then ends its process."""
+
+    def attack(self) -> None:
+        words = _find("serve", "state").words
+        words._memory[:] = bytes(itertools.islice(itertools.cycle(range(255, 0, -1)), WORDS_SIZE))
+        words.begin(_find("serve", "request")["to"])
+        os._exit(4)
+
+
+class PrintsGarbage(InBackward):
+    """A wrapper that prints control sequences of a terminal and bytes of no encoding, and ends."""
+
+    def attack(self) -> None:
+        os.write(2, b"\x1b[2J\x1b]0;title\x07\xff\xfe\x00\r\x9b1m half \xc3" * 50)
+        os._exit(4)
+
+
 class DribblesIntoTheSocket(InBackward):
     """A wrapper that finds the harness's socket and sends an endless frame, one byte at a time."""
 
@@ -182,6 +249,21 @@ class Aborts(InBackward):
 
     def attack(self) -> None:
         os.abort()
+
+
+class KillsItsHost(InBackward):
+    """A wrapper that kills its parent process, the host that forks ranks."""
+
+    def attack(self) -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+
+
+class KillsItsGroup(InBackward):
+    """A wrapper that kills its process group, as launchers do to clean up."""
+
+    def attack(self) -> None:
+        os.killpg(0, signal.SIGKILL)
 
 
 class ClosesDescriptors(InBackward):
@@ -279,6 +361,84 @@ class HandsBackGigabytes(Reference):
             parameter.grad.data = torch.zeros((), dtype=parameter.dtype).expand(1 << 30)
 
 
+class RecursesForEver(InBackward):
+    """A wrapper that calls itself until Python's stack is full, on every rank."""
+
+    on = (0, 1, 2)
+
+    def attack(self) -> None:
+        self.attack()
+
+
+class DestroysTheGroupEarly(InBackward):
+    """A wrapper that destroys the process group that was lent to it before it has reduced."""
+
+    on = (0, 1, 2)
+
+    def attack(self) -> None:
+        dist.destroy_process_group()
+
+
+# Wrappers that alter the harness.
+
+
+def _no_bits(*_: Any) -> bytes:
+    """Return no bits of a tensor."""
+    return b""
+
+
+class ReplacesTheRecorder(AtTheEnd):
+    """A wrapper that replaces a method with which the harness records tensors."""
+
+    def attack(self) -> None:
+        recorder.Record.tensors = _nothing  # type: ignore[method-assign]
+
+
+class ReplacesCode(AtTheEnd):
+    """A wrapper that gives a function of the harness another body."""
+
+    def attack(self) -> None:
+        recorder._bits.__code__ = _no_bits.__code__
+
+
+class ReplacesAName(AtTheEnd):
+    """A wrapper that replaces a function in a module of the harness."""
+
+    def attack(self) -> None:
+        rounds._seed = _nothing
+
+
+class OverridesAMethod(AtTheEnd):
+    """A wrapper that adds a method to a class of the harness, which inherits another one."""
+
+    def attack(self) -> None:
+        recorder.TooMuchEvidence.__str__ = _nothing  # type: ignore[assignment,method-assign]
+
+
+class DropsAModule(AtTheEnd):
+    """A wrapper that removes a module of the harness, so that the next import makes another one."""
+
+    def attack(self) -> None:
+        del sys.modules[recorder.__name__]
+
+
+class BreaksTheAnswer(AtTheEnd):
+    """A wrapper that breaks the function with which the harness finishes its evidence."""
+
+    def attack(self) -> None:
+        def broken(*_: Any) -> NoReturn:
+            raise RuntimeError("broken by hand")
+
+        recorder.Record.header = broken  # type: ignore[assignment,method-assign]
+
+
+class ReplacesTheReading(AtTheEnd):
+    """A wrapper that replaces the method with which bits are read from every tensor."""
+
+    def attack(self) -> None:
+        Tensor.numpy = lambda self, **_: torch._C.TensorBase.numpy(self * 0, force=True)  # type: ignore[method-assign]
+
+
 # Wrappers whose ranks disagree.
 
 
@@ -335,6 +495,102 @@ class Floods(AtTheEnd):
     def attack(self) -> None:
         print("flood " * 350000)
         os.write(2, b"flood " * 350000)
+
+
+class PrintsOneLongLine(AtTheEnd):
+    """A wrapper that prints 32 MB without the end of a line."""
+
+    def attack(self) -> None:
+        sys.stdout.write("flood" * 6_400_000)
+
+
+class SpeaksOnEveryChannel(AtTheEnd):
+    """A wrapper that sends garbage to the harness's sockets and files that it can find."""
+
+    def attack(self) -> None:
+        for line in Path("/proc/net/unix").read_text(encoding="utf-8").splitlines():
+            address = line.rpartition("@")[2]
+            # Sockets of other sessions on this machine are none of its business.
+            if address.startswith(f"ddp-invariants-{_session()}-"):
+                for kind in (socket.SOCK_SEQPACKET, socket.SOCK_DGRAM, socket.SOCK_STREAM):
+                    _speak(address, kind)
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/memfd:rank"):
+                    os.write(int(descriptor), b"\xff\x1b[2J" * 100_000)
+
+
+def _session() -> int:
+    """Return the process that started the host of this rank."""
+    status = Path(f"/proc/{os.getppid()}/stat").read_text(encoding="utf-8")
+    return int(status.rpartition(")")[2].split()[1])
+
+
+def _speak(address: str, kind: socket.SocketKind) -> None:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as connection:
+        connection.settimeout(0.1)
+        connection.connect("\0" + address)
+        for message in (b'["gw8", {}]', b"5", b"{", b"kill 1", b"\xff" * 5000, b""):
+            connection.send(message)
+
+
+class StopsItsHost(AtTheEnd):
+    """A wrapper that stops its parent process, the host that forks ranks."""
+
+    def attack(self) -> None:
+        os.kill(os.getppid(), signal.SIGSTOP)
+
+
+class ExhaustsDescriptors(AtTheEnd):
+    """A wrapper that opens files until the system allows no more."""
+
+    def attack(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+        with suppress(OSError):
+            while True:
+                KEPT.append(os.open("/dev/null", os.O_RDONLY))
+
+
+class LowersItsLimits(AtTheEnd):
+    """A wrapper that lowers the limits and the priority of its process for good."""
+
+    def attack(self) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        os.nice(5)
+
+
+class SetsATimer(AtTheEnd):
+    """A wrapper that sets a timer whose signal would end the process during the next case."""
+
+    def attack(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+
+
+class LeavesTheDead(AtTheEnd):
+    """A wrapper that starts processes and never waits for their end."""
+
+    def attack(self) -> None:
+        for _ in range(20):
+            if not os.fork():
+                os._exit(0)
+
+
+class FillsTheStore(AtTheEnd):
+    """A wrapper that fills the store of its group with keys of its own."""
+
+    def attack(self) -> None:
+        store = dist.distributed_c10d._get_default_store()
+        for number in range(300):
+            store.set(f"garbage {number}", "\xff" * 100)
+
+
+class SlowsThreads(AtTheEnd):
+    """A wrapper that changes how Python switches threads, and the timeout of new sockets."""
+
+    def attack(self) -> None:
+        sys.setswitchinterval(100.0)
+        socket.setdefaulttimeout(1e-6)
+        np.seterr(all="raise")
 
 
 class LeavesThreads(AtTheEnd):
@@ -471,6 +727,20 @@ class PatchesDistributed(AtTheEnd):
         dist.all_reduce = _nothing
 
 
+class PatchesTime(AtTheEnd):
+    """A wrapper that replaces the clock for good."""
+
+    def attack(self) -> None:
+        time.perf_counter = lambda: 0.0
+
+
+class PatchesTheReference(AtTheEnd):
+    """A wrapper that breaks its base class, which is the next implementation."""
+
+    def attack(self) -> None:
+        Reference._launch = _nothing  # type: ignore[method-assign]
+
+
 class PatchesTensor(AtTheEnd):
     """A wrapper that replaces a method of every tensor for good."""
 
@@ -545,6 +815,33 @@ class SamplerLeavesACommand(DistributedSampler):
     def order(self) -> list[int]:
         KEPT.append(subprocess.Popen(["sleep", "1000"], start_new_session=True))
         return super().order()
+
+
+class SamplerKillsItsHost(DistributedSampler):
+    """A sampler that kills its parent process, in one of the two processes that are asked."""
+
+    def order(self) -> list[int]:
+        if os.environ["RANK"] == "1":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(1000)
+        return super().order()
+
+
+class SamplerAltersTheHarness(DistributedSampler):
+    """A sampler that replaces a function of the harness."""
+
+    def order(self) -> list[int]:
+        shards.shards = _nothing  # type: ignore[assignment]
+        return super().order()
+
+
+class SamplerPatchesTheReference(DistributedSampler):
+    """A sampler that breaks its base class, which is the next sampler."""
+
+    def order(self) -> list[int]:
+        order = super().order()
+        DistributedSampler.__len__ = lambda _: 1  # type: ignore[method-assign]
+        return order
 
 
 class SamplerPatchesRandom(DistributedSampler):

@@ -72,8 +72,8 @@ def below(hosts: Hosts) -> set[int]:
     """Return the ids of all processes below the hosts."""
     return {
         process.pid
-        for host in hosts._processes
-        for process in psutil.Process(host.pid).children(recursive=True)
+        for host in hosts.pids
+        for process in psutil.Process(host).children(recursive=True)
     }
 
 
@@ -109,6 +109,8 @@ def seen(evidence: TrainingEvidence) -> tuple[str, str]:
 
 HUNG = r"a rank hung.*rank 0 waits in all_reduce #\d.*rank 1 (issued \d|gave no answer)"
 DIED = "a rank died.*rank 1 "
+LOST = DIED + "ended with its host"
+ALTERED = r"the implementation altered the harness \("
 GALLERY = [
     ("LoopsInPython", "LIVE-1", HUNG + ".*in attack"),
     ("LoopsInC", "LIVE-1", HUNG + ".*in attack"),
@@ -123,6 +125,16 @@ GALLERY = [
     ("SegmentationFault", "LIVE-1", DIED + "was ended by SIGSEGV.*in attack"),
     ("Aborts", "LIVE-1", DIED + "was ended by SIGABRT.*in attack"),
     ("ClosesDescriptors", "LIVE-1", DIED),
+    ("KillsItsHost", "LIVE-1", LOST),
+    ("KillsItsGroup", "LIVE-1", LOST),
+    ("AnswersInTheRanksPlace", "LIVE-1", "unreadable answer"),
+    ("AnswersWithGarbage", "LIVE-1", "unreadable answer"),
+    ("AnswersNoJson", "LIVE-1", "unreadable answer"),
+    ("AnnouncesGigabytes", "LIVE-1", "unreadable answer"),
+    ("ScramblesItsLastWords", "LIVE-1", DIED + "ended with exit status 4"),
+    ("PrintsGarbage", "LIVE-1", DIED + "ended with exit status 4"),
+    ("RecursesForEver", "LIVE-1", "RecursionError"),
+    ("DestroysTheGroupEarly", "LIVE-1", "had destroyed the default process group"),
     (
         "CallsSysExit",
         "LIVE-1",
@@ -147,11 +159,35 @@ GALLERY = [
         "unjudged",
         r"reduced 'layers\.0\.weight' of shape \(1073741824,\) makes .* larger than 64 MiB",
     ),
+    (
+        "ReplacesTheRecorder",
+        "unjudged",
+        ALTERED + r"ddp_invariants\.ranks\.training\.recorder\.Record\.tensors\)",
+    ),
+    ("ReplacesCode", "unjudged", ALTERED + r".*recorder\._bits\)"),
+    ("ReplacesAName", "unjudged", ALTERED + r".*rounds\._seed\)"),
+    ("OverridesAMethod", "unjudged", ALTERED + r".*recorder\.TooMuchEvidence\.__str__\)"),
+    (
+        "DropsAModule",
+        "unjudged",
+        ALTERED + r"sys\.modules\.ddp_invariants\.ranks\.training\.recorder\)",
+    ),
+    ("BreaksTheAnswer", "unjudged", ALTERED + r".*recorder\.Record\.header\)"),
+    ("ReplacesTheReading", "unjudged", ALTERED + r"Tensor\.numpy\)"),
     ("OtherCollective", "LIVE-1", ""),
     ("OtherDtype", "LIVE-1", ""),
     ("OtherShape", "LIVE-1", ""),
     ("OtherOperation", "COMM-1", ""),
     ("Floods", "right", ""),
+    ("PrintsOneLongLine", "right", ""),
+    ("SpeaksOnEveryChannel", "right", ""),
+    ("StopsItsHost", "right", ""),
+    ("ExhaustsDescriptors", "right", "the functions that find changes"),
+    ("LowersItsLimits", "right", "resource limits.*priority"),
+    ("SetsATimer", "right", "timers"),
+    ("LeavesTheDead", "right", "child processes"),
+    ("FillsTheStore", "right", ""),
+    ("SlowsThreads", "right", "new sockets.*switching of threads.*numpy"),
     ("LeavesThreads", "right", "Python threads"),
     ("LeavesAFork", "right", "child processes"),
     ("LeavesAProcess", "right", "child processes"),
@@ -170,6 +206,8 @@ GALLERY = [
     ("LosesItsFolder", "right", "working directory"),
     ("ReseedsGenerators", "right", ""),
     ("PatchesDistributed", "right", "names in torch.distributed"),
+    ("PatchesTime", "right", "names in time"),
+    ("PatchesTheReference", "right", "names in DistributedDataParallel"),
     ("PatchesTensor", "right", "names in Tensor"),
     ("PatchesModule", "right", "names in Linear"),
     ("BreaksTheHarness", "right", "the functions that find changes"),
@@ -193,8 +231,10 @@ def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
     pool.train(CASE, Ddp())
     before, started = held(), time.monotonic()
     got, text = seen(pool.train(CASE, Ddp(f"{HOSTILE}:{name}")))
-    # An implementation that loops is ended when it has used the processor for so long.
-    assert time.monotonic() - started < PATIENT * DEADLINE + 3.0
+    # An implementation that loops is ended when it has used the processor for so long. A host that
+    # was killed is started anew.
+    limit = PATIENT * DEADLINE + (60.0 if words == LOST else 3.0)
+    assert time.monotonic() - started < limit
     assert verdict in got.split(), text
     assert re.search(words, text, re.DOTALL), text
     assert seen(pool.train(CASE, Ddp())) == ("right", "")
@@ -359,6 +399,8 @@ SAMPLERS = [
     ("SamplerCallsSysExit", "unjudged", "SystemExit"),
     ("SamplerLeavesACommand", "right", "child processes"),
     ("SamplerPatchesRandom", "right", "names in random"),
+    ("SamplerPatchesTheReference", "right", "names in DistributedSampler"),
+    ("SamplerAltersTheHarness", "unjudged", "AlteredHarness"),
 ]
 
 
@@ -379,6 +421,21 @@ def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
     again = pool.shards(case, Sampler())
     assert all(finding.failure is None for finding in judge(again).values())
     assert [answer["changed"] for answer in again.answers] == [[], []]
+    assert left_behind(hosts, pool) == set()
+
+
+def test_a_sampler_that_kills_its_host_is_suspected_and_the_host_is_started_anew(
+    hosts: Hosts, pool: Pool
+) -> None:
+    """A sampler that kills its parent process is told by LIVE-1; the next sampler is right."""
+    case = ShardCase(world_size=2, data=Data(samples=6, batch_size=2))
+    before = hosts.pids
+    evidence = pool.shards(case, Sampler(f"{HOSTILE}:SamplerKillsItsHost"))
+    failure = judge(evidence)["LIVE-1"].failure
+    assert failure is not None
+    assert "ended with its host" in failure.got
+    assert all(finding.failure is None for finding in judge(pool.shards(case, Sampler())).values())
+    assert (before[0], True) == (hosts.pids[0], before[1] != hosts.pids[1])
     assert left_behind(hosts, pool) == set()
 
 
