@@ -15,7 +15,7 @@ from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, wanted
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
-from ddp_invariants.report import machine
+from ddp_invariants.report import machine, populations
 from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
@@ -50,6 +50,23 @@ if TYPE_CHECKING:
     ),
 )
 @click.option(
+    "--generated",
+    type=Whole(option_values.COUNT),
+    metavar="N",
+    help=defaulting(
+        "number of composed faults to search for, each shown wrong in plain torch first, and the "
+        "right wrappers they are made of as controls",
+        "the catalogue instead",
+    ),
+)
+@click.option(
+    "--seed",
+    type=Whole(option_values.COUNT_OR_NONE),
+    default=0,
+    metavar="S",
+    help=defaulting("number that decides which faults are composed", 0),
+)
+@click.option(
     "--seeds",
     type=Whole(option_values.COUNT),
     default=1,
@@ -60,7 +77,9 @@ if TYPE_CHECKING:
     "--cases",
     type=Whole(option_values.COUNT),
     metavar="N",
-    help=defaulting("largest number of cases in a search for a fault", "100 per rule"),
+    help=defaulting(
+        "largest number of cases in a search for a fault", "100 per rule; 300 with --generated"
+    ),
 )
 @click.option(
     "--control-cases",
@@ -84,6 +103,8 @@ def faults(
     /,
     catalogue: Path | None,
     only: tuple[str, ...],
+    generated: int | None,
+    seed: int,
     seeds: int,
     cases: int | None,
     control_cases: int,
@@ -98,25 +119,35 @@ def faults(
     The wrong ones are planted faults, which the suite must catch. The right ones are controls, which
     it must never accuse. All rules search for each fault at once. Some faults exist only on a GPU;
     without a GPU --backend they are listed as not run. --catalogue takes implementations of your
-    own, whose docstrings say "Right: what it is." or "What is wrong (where). RULE: cause." An
-    interrupt prints the results so far.
+    own, whose docstrings say "Right: what it is." or "What is wrong (where). RULE: cause."
+    --generated composes faults, of which nobody made a list. An interrupt prints the results so
+    far.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError
     from ddp_invariants.proof import measure
     from ddp_invariants.proof.catalogue import Catalogue, all_entries, read
     from ddp_invariants.proof.detection import Detection
+    from ddp_invariants.proof.generated import CASES, population, right
 
     detections: list[Detection] = []
     jobs: list[measure.FaultSearch] = []
     beyond: list[str] = []
     known = Catalogue(())
     try:
-        known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
+        if generated is not None and catalogue is not None:
+            raise click.UsageError("--generated and --catalogue exclude each other")
+        if generated is not None:
+            known = Catalogue((*population(generated, seed), *right()))
+        else:
+            known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
         entries, resolved = known.select(only), wanted(backend, device)
         beyond = [] if resolved.device != "cpu" else [e.name for e in entries if e.needs_device]
         jobs = measure.searches(
-            [e for e in entries if e.name not in beyond], seeds, control_cases, cases or 0
+            [e for e in entries if e.name not in beyond],
+            seeds,
+            control_cases,
+            cases or (0 if generated is None else CASES),
         )
         for sentence in known.unread:
             click.echo(f"not read: {sentence}", err=True)
@@ -134,7 +165,7 @@ def faults(
     if as_json:
         print_json(machine.detections(detections, known.unread))
     else:
-        click.echo(report.table(detections))
+        click.echo((report if generated is None else populations).table(detections))
     if beyond:
         click.echo(_not_run(beyond), err=True)
     context.exit(_status(detections, len(jobs), not_run=bool(beyond)))

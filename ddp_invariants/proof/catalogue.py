@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 
 from ddp_invariants.errors import CatalogueError
-from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.implementation.spec import Arguments, Ddp, Sampler
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.proof.docstrings import Record, liberally, strictly
 from ddp_invariants.proof.parts import Definition, part_of
 
 PACKAGE = "ddp_invariants.faults"
+COMPOSED = f"{PACKAGE}.generated.wrapper:Composed"
 _FOLDER = Path(__file__).parents[1] / "faults"
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
 
@@ -42,6 +43,8 @@ class CatalogueEntry:
         trigger: The situation in which the fault shows, if the record names it.
         docstring: The whole record.
         file: The path of the module's file; empty for the package's own catalogue.
+        arguments: The arguments of a composed implementation.
+        fault: Further arguments, which make it wrong.
     """
 
     module: str
@@ -55,12 +58,16 @@ class CatalogueEntry:
     trigger: str = ""
     docstring: str = ""
     file: str = ""
+    arguments: Arguments = ()
+    fault: Arguments = ()
 
     @property
     def target(self) -> str:
         """Return the name that `--ddp` or `--sampler` takes."""
         if self.file:
             return f"{self.file}:{self.name}"
+        if self.arguments:
+            return COMPOSED
         return f"{PACKAGE}.{self.module}:{self.name}" if self.module != "shipped" else self.name
 
     @property
@@ -79,7 +86,7 @@ class CatalogueEntry:
 
         It does in the package's own catalogue. Others may leave the cause out.
         """
-        return bool(self.causes) or not self.file
+        return bool(self.causes) or not (self.file or self.arguments)
 
     @property
     def needs_device(self) -> bool:
@@ -89,7 +96,17 @@ class CatalogueEntry:
     @property
     def under_test(self) -> tuple[Ddp, Sampler]:
         """Return this implementation, with the reference as the other part."""
-        return (Ddp(), Sampler(self.target)) if self.is_sampler else (Ddp(self.target), Sampler())
+        if self.is_sampler:
+            return Ddp(), Sampler(self.target)
+        return Ddp(self.target, (*self.arguments, *self.fault)), Sampler()
+
+    @property
+    def probed(self) -> Ddp:
+        """Return the DDP whose capabilities decide what cases may contain.
+
+        A composed fault is tried on all that its host offers.
+        """
+        return replace(self.under_test[0], arguments=self.arguments)
 
     @property
     def link(self) -> str:
@@ -166,7 +183,9 @@ def all_entries() -> tuple[CatalogueEntry, ...]:
     Raises:
         CatalogueError: A docstring has another form, or names a rule that does not exist.
     """
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in _modules(_FOLDER)}
+    # Composed implementations, in a folder of their own, have no records.
+    paths = (path for path in _modules(_FOLDER) if path.parent == _FOLDER)
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     entries: list[CatalogueEntry] = []
     for path, tree in trees.items():
         records: list[tuple[Definition, Record]] = []

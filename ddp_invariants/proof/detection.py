@@ -79,6 +79,8 @@ def from_plain(plain: dict[str, Any]) -> Detection:
     stored = {field.name: plain[field.name] for field in fields(Detection)}
     planted = {**plain["planted"], "rules": tuple(plain["planted"]["rules"])}
     planted["causes"] = tuple(planted["causes"])
+    for name in ("arguments", "fault"):
+        planted[name] = tuple((argument, text) for argument, text in planted[name])
     return Detection(
         **{
             **stored,

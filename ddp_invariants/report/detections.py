@@ -51,11 +51,14 @@ def table(detections: Sequence[Detection]) -> str:
         [
             *(table_lines(rows) if rows.rows else []),
             "",
-            *_escapes(detections),
-            *_of_controls(detections),
-            *_sum(totals(detections)),
+            *remarks(detections),
         ]
     )
+
+
+def remarks(detections: Sequence[Detection]) -> list[str]:
+    """Return the faults that escaped, the controls that did not simply hold, and the totals."""
+    return [*_escapes(detections), *_of_controls(detections), *_sum(totals(detections))]
 
 
 def line(detection: Detection) -> str:
@@ -89,13 +92,18 @@ def _escapes(detections: Iterable[Detection]) -> list[str]:
     return [
         labelled(
             "not judged" if escaped.reason else "escaped",
-            f"{escaped.planted.module}.py:{escaped.planted.name} (seed {escaped.seed}): "
+            f"{_place(escaped.planted)} (seed {escaped.seed}): "
             f"{' '.join(escaped.reason.split()) or f'no violation in {escaped.cases} cases'}; "
             f"its docstring: {escaped.planted.docstring}",
         )
         for escaped in detections
         if escaped.planted.is_fault and not escaped.is_caught
     ]
+
+
+def _place(planted: CatalogueEntry) -> str:
+    """Return where a fault stands, or of what it is composed."""
+    return planted.name if planted.arguments else f"{planted.module}.py:{planted.name}"
 
 
 def _of_controls(detections: Iterable[Detection]) -> list[str]:

@@ -1,0 +1,255 @@
+"""The composed wrapper: the reference with another host, and with a fault in one of its seams."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddp_invariants.faults.generated.choices import OPERATORS
+from ddp_invariants.faults.generated.triggers import ACTS, History, Occasion
+from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+_CAPS = {"each": 0.0, "capped": 256 / 2**20, "whole": float(1 << 20)}
+"""By layout: the bucket cap in MiB."""
+_living: defaultdict[int, "WeakSet[Composed]"] = defaultdict(WeakSet)
+"""By rank: its wrappers, since the ranks of a simulation share this module."""
+
+
+class _Summed:
+    """A sum that is ready: the collectives other than all-reduce wait by themselves."""
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class Composed(Reference):
+    """A wrapper composed of choices (`choices`).
+
+    Args:
+        module: The replica.
+        process_group: The ranks to average over; None is the default group.
+        layout: Which gradients travel together.
+        moment: When a bucket is sent.
+        collective: How a bucket is summed.
+        operator: The fault; empty for none.
+        trigger: The occasions on which the fault acts.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        layout: str = "capped",
+        moment: str = "ready",
+        collective: str = "all_reduce",
+        operator: str = "",
+        trigger: str = "always",
+    ) -> None:
+        self._chosen = (moment, collective)
+        self._operator, self._trigger = operator, trigger
+        self._seam = OPERATORS[operator].seam if operator else ""
+        self._planned = False
+        self._before: dict[tuple[int, ...], dict[str, Tensor]] = {}
+        living = _living[dist.get_rank()]
+        self._history = History(accompanied=bool(living))
+        super().__init__(module, process_group, bucket_cap_mb=_CAPS[layout])
+        for wrapper in living:
+            wrapper._history = replace(wrapper._history, accompanied=True)
+        living.add(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_before": {}}
+
+    # The host.
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        if self._chosen[0] == "ready":
+            super()._gradient_ready(parameter)
+
+    def _launch(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            bucket.flat = self._packed(bucket)
+            # gloo scatters no complex numbers.
+            numbers = torch.view_as_real(bucket.flat) if bucket.flat.is_complex() else bucket.flat
+            bucket.work = _COLLECTIVES[self._chosen[1]](numbers.view(-1), self.group)
+
+    # The occasions.
+
+    def _plan(self) -> None:
+        if self._planned:
+            self._history = replace(self._history, replanned=True)
+        self._planned = True
+        super()._plan()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        history = self._history
+        self._history = replace(
+            history,
+            evaluated=history.evaluated or not self.training,
+            accumulated=history.accumulated or self._no_sync_depth > 0,
+            raised=history.raised or self._reducing,
+        )
+        return super().forward(*args, **kwargs)
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if not self._reducing:
+            self._history = replace(self._history, reductions=self._history.reductions + 1)
+        super()._backward_begins(gradient)
+
+    def _act(
+        self, seam: str, tensors: Iterable[Tensor], named: Iterable[tuple[str, Tensor]], number: int
+    ) -> bool:
+        """Return whether the fault acts on these tensors in a seam of this name."""
+        if seam != self._seam:
+            return False
+        tensors = tuple(tensors)
+        names = {id(tensor): name for name, tensor in named}
+        return ACTS[self._trigger](
+            Occasion(
+                dist.get_rank(self.group),
+                self.world_size,
+                tuple(names.get(id(tensor), "") for tensor in tensors),
+                tensors,
+                max(number, 0),
+                len(self._buckets) if number >= 0 else 0,
+                self._history,
+            )
+        )
+
+    def _acts_on(self, seam: str, bucket: Bucket) -> bool:
+        number = next(number for number, each in enumerate(self._buckets) if each is bucket)
+        return self._act(seam, bucket.parameters, self.module.named_parameters(), number)
+
+    def _previous(self, bucket: Bucket, seam: str, now: Tensor) -> Tensor:
+        """Return what this bucket held in the reduction before, and keep what it holds now."""
+        held = self._before.setdefault(tuple(map(id, bucket.parameters)), {})
+        before = held.get(seam, now)
+        held[seam] = now.clone()
+        return before if before.shape == now.shape else now
+
+    # The seams.
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        tensors = list(tensors)
+        starting = not self._planned
+        seam = "start" if starting else "buffers"
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        kept = [
+            (tensor, tensor.detach().clone())
+            for tensor in tensors
+            if isinstance(tensor, nn.Parameter) == starting and self._act(seam, [tensor], named, -1)
+        ]
+        super()._broadcast_state(tensors)
+        with torch.no_grad():
+            for tensor, own in kept:
+                tensor.copy_(own)
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        flat = super()._packed(bucket)
+        gradients = flat[: -len(bucket.parameters)]
+        before = self._previous(bucket, "sent", gradients)
+        if self._acts_on("send", bucket) and gradients.numel():
+            _SENT[self._operator](gradients, before)
+        return flat
+
+    def _wait(self, bucket: Bucket) -> None:
+        if not self._acts_on("wait", bucket):
+            super()._wait(bucket)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        if not self._acts_on("receive", bucket):
+            if bucket.flat is not None:
+                self._previous(bucket, "received", bucket.flat)
+            super()._write_back(bucket)
+            return
+        size = self.world_size
+        if self._operator in _DIVISORS:
+            self.world_size = _DIVISORS[self._operator](size)
+            super()._write_back(bucket)
+            self.world_size = size
+        elif self._operator == "late":
+            assert bucket.flat is not None
+            bucket.flat = self._previous(bucket, "received", bucket.flat).clone()
+            super()._write_back(bucket)
+        elif self._operator == "half":
+            self._write_half_back(bucket)
+
+    def _write_half_back(self, bucket: Bucket) -> None:
+        rest = bucket.parameters[-(-len(bucket.parameters) // 2) :] or bucket.parameters[-1:]
+        own = [None if p.grad is None else p.grad.clone() for p in rest]
+        super()._write_back(bucket)
+        for parameter, gradient in zip(rest, own, strict=True):
+            parameter.grad = gradient
+
+
+# How a bucket is summed.
+
+
+def _gathered(flat: Tensor, group: dist.ProcessGroup | None) -> _Summed:
+    parts = [torch.empty_like(flat) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, flat, group=group)
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    flat.copy_(total)
+    return _Summed()
+
+
+def _rooted(flat: Tensor, group: dist.ProcessGroup | None) -> _Summed:
+    dist.reduce(flat, group_dst=0, group=group)
+    dist.broadcast(flat, group_src=0, group=group)
+    return _Summed()
+
+
+def _scattered(flat: Tensor, group: dist.ProcessGroup | None) -> _Summed:
+    size = dist.get_world_size(group)
+    share = -(-flat.numel() // size)
+    padded = torch.cat([flat, flat.new_zeros(share * size - flat.numel())])
+    own = flat.new_empty(share)
+    dist.reduce_scatter_tensor(own, padded, group=group)
+    dist.all_gather_into_tensor(padded, own, group=group)
+    flat.copy_(padded[: flat.numel()])
+    return _Summed()
+
+
+_COLLECTIVES: dict[str, Callable[[Tensor, dist.ProcessGroup | None], Any]] = {
+    "all_reduce": lambda flat, group: dist.all_reduce(flat, group=group, async_op=True),
+    "gathered": _gathered,
+    "rooted": _rooted,
+    "scattered": _scattered,
+}
+
+
+# What the faults do.
+
+_SENT: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "halve": lambda flat, _: flat.div_(2),
+    "round": lambda flat, _: flat.copy_(_rounded(flat)),
+    "zero": lambda flat, _: flat.zero_(),
+    "stale": lambda flat, before: flat.copy_(before),
+    "leak": lambda flat, before: flat.add_(before) if before is not flat else flat,
+    "truncate": lambda flat, _: flat[-1:].zero_(),
+    "shift": lambda flat, _: flat.copy_(flat.roll(1)),
+    "reverse": lambda flat, _: flat.copy_(flat.flip(0)),
+    "draw": lambda _flat, _before: torch.rand(1),
+}
+"""By operator: how it alters the gradients that are sent, given those sent before."""
+_DIVISORS: dict[str, Callable[[int], int]] = {
+    "sum": lambda _: 1,
+    "fewer": lambda size: max(size - 1, 1),
+    "twice": lambda size: size * size,
+}
+"""By operator: its divisor, given the number of ranks."""
+
+
+def _rounded(flat: Tensor) -> Tensor:
+    """Return the values of bfloat16 nearest to some numbers."""
+    if flat.is_complex():
+        return torch.complex(_rounded(flat.real), _rounded(flat.imag)).to(flat.dtype)
+    return flat.to(torch.bfloat16).to(flat.dtype)

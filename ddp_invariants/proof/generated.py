@@ -1,0 +1,111 @@
+"""Populations of composed wrappers: wrong ones, each shown wrong before it counts, and right ones."""
+
+import itertools
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+from ddp_invariants.errors import HarnessError
+from ddp_invariants.faults.generated.choices import (
+    COLLECTIVES,
+    LAYOUTS,
+    MOMENTS,
+    OPERATORS,
+    TRIGGERS,
+    Composition,
+    possible,
+)
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.rule import invariant_of
+from ddp_invariants.proof.catalogue import CatalogueEntry
+
+WITNESS = "ddp_invariants.faults.generated.witness"
+CASES = 300
+"""Largest number of cases in a search for a composed fault."""
+_BATCH = 50
+"""Compositions that a witness tries at once."""
+
+
+def hosts() -> list[Composition]:
+    """Return all right compositions."""
+    return [Composition(*choices) for choices in itertools.product(LAYOUTS, MOMENTS, COLLECTIVES)]
+
+
+def wrong(seed: int) -> Iterator[Composition]:
+    """Yield all compositions with a fault, in an order that a seed decides."""
+    every = [
+        composition
+        for choices in itertools.product(LAYOUTS, MOMENTS, COLLECTIVES, OPERATORS, TRIGGERS)
+        if possible(composition := Composition(*choices))
+    ]
+    yield from random.Random(seed).sample(every, len(every))
+
+
+def witnessed(compositions: Sequence[Composition]) -> dict[Composition, str]:
+    """Return the compositions that are shown wrong in plain torch, each with a sentence.
+
+    Raises:
+        HarnessError: The witness failed.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", WITNESS],
+        input=json.dumps([asdict(composition) for composition in compositions]),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if process.returncode:
+        raise HarnessError(f"the witness failed: {process.stderr.strip().splitlines()[-1:]}")
+    sentences: Mapping[str, str] = json.loads(process.stdout)
+    return {compositions[int(number)]: words for number, words in sentences.items()}
+
+
+def population(count: int, seed: int) -> list[CatalogueEntry]:
+    """Return composed faults that are shown wrong.
+
+    Args:
+        count: Their number. There are fewer if fewer exist.
+        seed: Decides which.
+
+    Raises:
+        HarnessError: The witness failed.
+    """
+    entries: list[CatalogueEntry] = []
+    every = wrong(seed)
+    while len(entries) < count and (
+        batch := [*itertools.islice(every, min(_BATCH, count - len(entries)))]
+    ):
+        entries += [_entry(composition, words) for composition, words in witnessed(batch).items()]
+    return entries
+
+
+def right() -> list[CatalogueEntry]:
+    """Return the composed wrappers without a fault, as controls."""
+    return [_entry(composition) for composition in hosts()]
+
+
+def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
+    host = Composition(composition.layout, composition.moment, composition.collective)
+    return CatalogueEntry(
+        "generated",
+        "composed wrappers",
+        composition.name,
+        composition.words,
+        "composed",
+        tuple(_rules(composition)) if composition.operator else (),
+        docstring=f"{composition.words}. Witness: {witness}" if witness else composition.words,
+        arguments=host.arguments,
+        fault=composition.arguments[len(host.arguments) :],
+    )
+
+
+def _rules(composition: Composition) -> Iterable[str]:
+    """Return the rules of which one must notice a composed fault."""
+    invariants = (
+        *OPERATORS[composition.operator].invariants,
+        *TRIGGERS[composition.trigger].invariants,
+    )
+    return (rule for rule in ALL_RULES if invariant_of(rule) in invariants)
