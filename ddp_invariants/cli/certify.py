@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ddp_invariants.cli.options import Whole
+from ddp_invariants.cli.options import Whole, Workers
 from ddp_invariants.cli.output import print_json, text_aside, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
@@ -94,6 +94,7 @@ class _Certify(click.Command):
 @click.option(
     "-n",
     "--workers",
+    type=Workers(),
     default="auto",
     metavar="N",
     help=defaulting(
@@ -132,7 +133,7 @@ def certify(
     context: click.Context,
     /,
     names: tuple[str, ...],
-    workers: str,
+    workers: int | str,
     only: str | None,
     verbose: int,
     *,
@@ -166,11 +167,11 @@ def certify(
     # A single case is judged at once, and a job has one process that judges: a worker would not be
     # worth its start.
     by_default = context.get_parameter_source("workers") is ParameterSource.DEFAULT
-    in_process = workers == "0" or (
+    in_process = workers == 0 or (
         by_default and (context.params["replay"] or job.led() is not None)
     )
     words += [
-        *([] if in_process else ["-n", workers]),
+        *([] if in_process else ["-n", str(workers)]),
         *(["-k", only] if only else []),
         *["-v"] * verbose,
         *(["-x"] if exitfirst else []),

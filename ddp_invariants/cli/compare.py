@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddp_invariants.cli.options import Whole, naming
+from ddp_invariants.cli.options import NewFile, Whole, naming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure, unusable
@@ -302,7 +302,7 @@ def compare(
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewFile(),
     required=True,
     metavar="FILE",
     help="file to write, in gzip format whatever its name",

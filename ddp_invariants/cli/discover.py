@@ -5,11 +5,12 @@ from typing import Any
 
 import click
 
-from ddp_invariants.cli.options import Whole, naming, placing
+from ddp_invariants.cli.options import NewFile, Whole, naming, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.discovery import probe
+from ddp_invariants.discovery.deviations import read
 from ddp_invariants.implementation.spec import defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
@@ -40,7 +41,7 @@ from ddp_invariants.session import option_texts, option_values
 )
 @click.option(
     "--pin",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=NewFile(),
     default=None,
     metavar="FILE",
     help=defaulting(
@@ -70,6 +71,8 @@ def discover(
     """
     with joined(context):
         ddp, sampler = named(options)
+        for path in deviations:  # Read before any rank starts; the probes read them again.
+            read(path)
         with ranks(backend, device, max_world_size) as pool:
             discovered = probe.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--catalogue",
-    type=click.Path(path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     metavar="PATH",
     help=defaulting(
         "a file or folder with wrong and right implementations whose docstrings name the rule",

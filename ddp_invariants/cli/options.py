@@ -1,6 +1,8 @@
 """The options that several commands share, such as those that name the implementation under test."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +11,7 @@ from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes.backends import BACKENDS, DEVICES
 from ddp_invariants.session import option_texts
-from ddp_invariants.session.option_values import WholeNumber
+from ddp_invariants.session.option_values import WORKERS, WholeNumber
 
 
 class Whole(click.ParamType[int]):
@@ -30,6 +32,33 @@ class Whole(click.ParamType[int]):
             return value if isinstance(value, int) else self.values.read(value)
         except NamingError as error:
             self.fail(str(error), param, ctx)
+
+
+class Workers(Whole):
+    """The type of the number of worker processes; `auto` leaves it to pytest-xdist."""
+
+    def __init__(self) -> None:
+        super().__init__(WORKERS)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or `auto`."""
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
+class NewFile(click.Path):
+    """The type of a file that a long command writes at its end; one that cannot be is refused first."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        path = super().convert(value, param, ctx)
+        if isinstance(path, Path) and not (
+            path.parent.is_dir() and os.access(path.parent, os.W_OK)
+        ):
+            self.fail(f"{path}: no file can be written in {path.parent}", param, ctx)
+        return path
 
 
 def naming(command: Callable[..., Any]) -> Callable[..., Any]:

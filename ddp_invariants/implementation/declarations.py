@@ -297,7 +297,7 @@ def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
     values = dict(plain)
     for name in ("supports", "unsupported"):
         if name in values:
-            values[name] = tuple(values[name])
+            values[name] = _names(name, values[name])
     if values.get("stack") is not None and not isinstance(values["stack"], Stack):
         try:
             values["stack"] = Stack(**values["stack"])
@@ -306,6 +306,19 @@ def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
                 f"stack = {values['stack']!r}: expected a table of layers, activation and last"
             ) from None
     return kind(**values)
+
+
+def _names(name: str, value: object) -> tuple[str, ...]:
+    """Return a list of capabilities as a tuple.
+
+    Raises:
+        DeclarationError: It is no list of names.
+    """
+    names = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (None,)
+    words = tuple(word for word in names if isinstance(word, str))
+    if len(words) != len(names):
+        raise DeclarationError(f"{name} = {value!r}: expected a list of names of capabilities")
+    return words
 
 
 @dataclass(frozen=True)

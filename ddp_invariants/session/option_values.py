@@ -39,5 +39,6 @@ COUNT = WholeNumber(1, 10**9)
 COUNT_OR_NONE = WholeNumber(0, 10**9)
 SEED = WholeNumber(0, 2**63 - 1)
 WORLD_SIZE = WholeNumber(1, LARGEST_WORLD_SIZE)
+WORKERS = WholeNumber(0, 1024)
 OF_SESSIONS = {"cases": COUNT, "max_world_size": WORLD_SIZE, "seed": SEED}
 """The values of the options of a session, by the name of the option's attribute."""

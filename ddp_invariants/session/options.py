@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
+from ddp_invariants.discovery import deviations
 from ddp_invariants.errors import CaseError, NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes import backends, job
@@ -146,6 +147,8 @@ def check(config: pytest.Config) -> None:
     backends.wanted(option.backend, option.device)
     selection.check(config)
     output_files(config).check()
+    for file in option.deviations:  # Read before any rank starts; the probes read them again.
+        deviations.read(Path(file))
     if option.replay is not None and (option.certificate or option.badge):
         raise CaseError(
             "--replay judges one case and makes no certificate: leave out --certificate and --badge"
@@ -196,4 +199,7 @@ def _check_world_size(option: argparse.Namespace) -> None:
 def output_files(config: pytest.Config) -> OutputFiles:
     """Return the files that the session is to write."""
     certificate, badge = config.option.certificate, config.option.badge
-    return OutputFiles(Path(certificate) if certificate else None, Path(badge) if badge else None)
+    # An empty name is refused: it may come from a variable that is not set.
+    return OutputFiles(
+        None if certificate is None else Path(certificate), None if badge is None else Path(badge)
+    )
