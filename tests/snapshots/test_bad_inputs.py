@@ -274,7 +274,7 @@ def write_valid(at: Path) -> None:
         "0.1.0",
         FORM,
         Environment("python", "2.13.0", "2.0", "3.12"),
-        Offer(offer, offer, {}),
+        Offer(offer, offer, {}, {"python": "3.12"}),
         "",
         0,
         2,
