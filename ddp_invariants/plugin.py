@@ -265,6 +265,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if STATE not in session.config.stash:
         return
     state = session.config.stash[STATE]
+    state.compare_with_plain_torch()
     state.close()
     if state.is_worker:
         session.config.workeroutput[  # type: ignore[attr-defined]  # set by xdist

@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from ddp_invariants import __version__
 from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import UnderTest
-from ddp_invariants.discovery.unsettled import unsettled
+from ddp_invariants.discovery.unsettled import Unsettled, unsettled
 from ddp_invariants.errors import INCONCLUSIVE, UNWRITTEN, VIOLATED, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
@@ -33,6 +33,7 @@ from ddp_invariants.session import ending
 from ddp_invariants.session.monitor import Monitor
 from ddp_invariants.session.options import PROFILES, output_files
 from ddp_invariants.session.progress import ProgressSender
+from ddp_invariants.session.spot_check import spot_check
 from ddp_invariants.situations import from_plain
 
 STATE = pytest.StashKey["SessionState"]()
@@ -62,6 +63,7 @@ class SessionState:
         self.trial: Trial | None = None
         self.monitor: Monitor | None = None
         self.progress: ProgressSender | None = None
+        self.differences: tuple[Unsettled, ...] = ()
         worker_input: dict[str, Any] | None = getattr(config, "workerinput", None)
         self.is_worker = worker_input is not None
         if worker_input is not None:
@@ -275,6 +277,22 @@ class SessionState:
         )
         yield from ((rule, self.ledger.verdict_of(rule)) for rule in ALL_RULES)
 
+    def compare_with_plain_torch(self) -> None:
+        """Run a case without the suite, too, if a complete session is to write a certificate."""
+        monitor = self.monitor
+        if (
+            monitor is None
+            or not monitor.files.certificate
+            or not set(ALL_RULES) <= monitor.progress.reported.keys()
+            or self.hosts is None
+            or job.led() is not None
+            or self.backend != backends.ON_THE_CPU
+        ):
+            return
+        scope = self.discovery.scope(self.config.option.max_world_size)
+        with Pool(self.hosts.addresses) as pool:
+            self.differences = spot_check(pool, self.under_test[0], scope)
+
     def finish(self, status: int) -> int:
         """End the monitor, write the wanted files, and return the session's exit status.
 
@@ -289,7 +307,11 @@ class SessionState:
             return status
         option = self.config.option
         # A replay is about its case alone.
-        failures = () if option.replay else unsettled(self.discovery, option.max_world_size)
+        failures: Iterable[Unsettled] = (
+            ()
+            if option.replay
+            else (*unsettled(self.discovery, option.max_world_size), *self.differences)
+        )
         self.ledger = self.monitor.finish(self.discovery, failures)
         self.store_passing_failures()
         if self.monitor.interrupted:

@@ -165,7 +165,8 @@ def script(
         return filled(
             "answer_sampler.py.j2", {**values, **_of_a_sampler(pool, difference, case, sampler)}
         )
-    return filled("answer_training.py.j2", {**values, **_of_training(pool, difference, case, ddp)})
+    shows = _shown(difference, _TRAINING_PARTS)
+    return filled("answer_training.py.j2", {**values, **_of_training(pool, shows, case, ddp)})
 
 
 def _shown(difference: Difference, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
@@ -183,10 +184,32 @@ def _shown(difference: Difference, known: dict[str, tuple[str, ...]]) -> tuple[s
     )
 
 
+def answering(pool: Pool, shows: tuple[str, ...], case: TrainingCase, ddp: Ddp) -> str:
+    """Return a script that runs a training case and prints some parts of it.
+
+    Args:
+        pool: Ranks that describe how the implementation under test is called.
+        shows: The parts.
+        case: The case.
+        ddp: The implementation under test.
+
+    Raises:
+        ExportError: No such script can be written.
+    """
+    texts = {
+        "title": "A case in plain torch",
+        "file": "answer.py",
+        "rule": "",
+        "story": quoted(describe(case)),
+        "versions": f"Written by ddp-invariants {__version__}.",
+    }
+    return filled("answer_training.py.j2", {**texts, **_of_training(pool, shows, case, ddp)})
+
+
 def _of_training(
-    pool: Pool, difference: Difference, case: TrainingCase, ddp: Ddp
+    pool: Pool, shows: tuple[str, ...], case: TrainingCase, ddp: Ddp
 ) -> dict[str, Any]:
-    shows, described = _shown(difference, _TRAINING_PARTS), pool.describe(ddp)
+    described = pool.describe(ddp)
     declared, source = declare(Declarations, described["declares"]), described["source"]
     # The names in a saved state are the wrapper's, both between steps and right after wrapping.
     if shows == ("saved",):

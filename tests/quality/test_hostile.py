@@ -23,13 +23,16 @@ from conftest import fault_of
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import LoadFailure
+from ddp_invariants.export import running
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.stillness import PATIENT
 from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.session import spot_check
 
 PATHS = [str(Path(__file__).parents[1] / folder) for folder in ("quality", "", "helpers")]
 """The folders from which a process of its own imports this module."""
@@ -422,6 +425,27 @@ def test_a_hostile_sampler_gets_its_verdict_and_leaves_nothing(
     assert all(finding.failure is None for finding in judge(again).values())
     assert [answer["changed"] for answer in again.answers] == [[], []]
     assert left_behind(hosts, pool) == set()
+
+
+@pytest.mark.parametrize(("name", "found"), [("reference", []), ("KnowsTheSuite", ["PARAM-3"])])
+def test_an_implementation_that_knows_the_suite_shows_in_plain_torch(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, name: str, found: list[str]
+) -> None:
+    """The script of a case prints the bits that the suite recorded, unless it is recognised."""
+    ran: list[tuple[int | None, str]] = []
+
+    def run(text: str) -> tuple[int | None, str]:
+        ran.append(running.ran(text))
+        return ran[-1]
+
+    monkeypatch.setattr(spot_check, "ran", run)
+    ddp = Ddp() if name == "reference" else Ddp(f"{HOSTILE}:{name}")
+    monkeypatch.setattr(pool, "deadline", 10.0)
+    differences = spot_check.spot_check(pool, ddp, Scope())
+    assert [difference.failure.rule for difference in differences] == found
+    # Nothing passes because its script fails.
+    assert [status for status, _ in ran] == [0] * (2 if found else 1)
+    assert "rank 1: step 1: after it layers.0.weight: float32 (4, 4) [" in ran[0][1]
 
 
 def test_a_sampler_that_kills_its_host_is_suspected_and_the_host_is_started_anew(
