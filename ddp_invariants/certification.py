@@ -25,6 +25,9 @@ from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Cases, Options, Trial
 
+_REPORTS = (Violation, Inconclusive, *(kind for kind in UNUSABLE_INPUT if kind is not OSError))
+"""The exceptions whose message is a whole report; an error of the system needs its stack."""
+
 
 @dataclass(frozen=True)
 class Implementation:
@@ -125,9 +128,9 @@ def certify(
             if cases is None and not replay:
                 _require_settled(ledger, [*unsettled(discovered, max_world_size)], rule_ids)
             return ledger
-    except (Violation, Inconclusive, *UNUSABLE_INPUT) as verdict:
-        # The message is the whole report. The suite's own stack would hide it.
-        raise verdict.with_traceback(None) from None
+    except _REPORTS as report:
+        # The suite's own stack would hide the message.
+        raise report.with_traceback(None) from None
 
 
 def _judged(trial: Trial, rules: Sequence[str], cases: Cases | None) -> Ledger:
