@@ -175,8 +175,8 @@ def _changed_value(view: EvidenceView) -> Failure | None:
             source.at(before_moment),  # type: ignore[arg-type]  # a moment
             source.at(after_moment),  # type: ignore[arg-type]  # a moment
         )
-        assert built is not None
-        assert wrapped is not None
+        if built is None or wrapped is None:
+            raise Unjudged(view.cut_short or f"rank 0 recorded no {before_moment} values")
         difference = apart(built, wrapped, "rank 0 built")
         if difference is not None:
             return Failure(

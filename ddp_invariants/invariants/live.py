@@ -3,7 +3,7 @@
 from functools import partial
 from itertools import pairwise
 
-from ddp_invariants.cases.program import BetweenStepsKind
+from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailure
 from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.crashes import crash, crash_of, read
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
@@ -70,6 +70,8 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
             ranks,
             view.case.outside,
         )
+    if not all(rank.answered for rank in ranks):
+        raise Unjudged(f"{'; '.join(raised)}; another rank recorded nothing")
     if len(raised) < len(ranks):
         return Failure(
             "LIVE-1",
@@ -194,7 +196,7 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
     if incident is None or incident.kind != "died":
         raise Unjudged(view.cut_short or "the run ended before the rank was killed")
     where = f"rank {plan.rank} of {world_size} was killed at step {plan.step}"
-    for rank, evidence in enumerate(view.evidence.ranks):
+    for rank in range(len(view.evidence.ranks)):
         if rank == plan.rank:
             continue
         tally.compared += 1
@@ -210,24 +212,39 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
             )
         if incident.statuses.get(number):
             continue  # Ending the process with an error counts as a failure, as required.
-        if evidence.raised is None:
-            return Failure(
-                "LIVE-3",
-                "a rank finishes although another rank died",
-                where,
-                f"rank {rank} went on to the end and raised nothing",
-            )
-        if evidence.raised.step < plan.step:
-            raise Unjudged(f"rank {rank} raised {evidence.raised.type} before the rank was killed")
-        if evidence.at("updated", plan.step) is not None:
-            return Failure(
-                "LIVE-3",
-                "a rank makes a step although another rank died",
-                where,
-                f"rank {rank} updated its parameters at step {plan.step} and raised "
-                f"{evidence.raised.type} later",
-            )
+        failure = _went_on(view, rank, plan, where)
+        if failure is not None:
+            return failure
     tally.met.add("a rank died")
+    return None
+
+
+def _went_on(view: EvidenceView, rank: int, plan: InjectedFailure, where: str) -> Failure | None:
+    """Return a failure if a rank trained on after another rank was killed.
+
+    Raises:
+        Unjudged: The rank recorded nothing, or raised before.
+    """
+    evidence = view.evidence.ranks[rank]
+    if not evidence.answered:
+        raise Unjudged(f"rank {rank} recorded nothing")
+    if evidence.raised is None:
+        return Failure(
+            "LIVE-3",
+            "a rank finishes although another rank died",
+            where,
+            f"rank {rank} went on to the end and raised nothing",
+        )
+    if evidence.raised.step < plan.step:
+        raise Unjudged(f"rank {rank} raised {evidence.raised.type} before the rank was killed")
+    if evidence.at("updated", plan.step) is not None:
+        return Failure(
+            "LIVE-3",
+            "a rank makes a step although another rank died",
+            where,
+            f"rank {rank} updated its parameters at step {plan.step} and raised "
+            f"{evidence.raised.type} later",
+        )
     return None
 
 

@@ -48,7 +48,8 @@ class RecordedTraining:
                     f"rank {rank} raised {error.type} in {error.phase} of step "
                     f"{error.step}: {error.message}"
                 )
-        return ""
+        silent = [rank for rank, each in enumerate(self.evidence.ranks) if not each.answered]
+        return f"rank {silent[0]} recorded nothing" if silent else ""
 
     def noted(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
         """Return the tensors of a moment on every rank; None unless all ranks reached it."""

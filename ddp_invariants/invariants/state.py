@@ -63,6 +63,8 @@ def loaded_state_is_the_saved_state(view: EvidenceView, tally: Tally) -> Failure
 
 def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
     names = {row.name for row in view.evidence.ranks[0].structure_before}
+    if not names:
+        raise Unjudged(view.cut_short or "rank 0 recorded no structure")
     first = min(names)
     for rank, evidence in enumerate(view.evidence.ranks):
         for saved in evidence.saved:

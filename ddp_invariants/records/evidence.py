@@ -251,6 +251,11 @@ class RankEvidence:
     flights: list[tuple[int, int]] | None = None
     beside: "RankEvidence | None" = None
 
+    @property
+    def answered(self) -> bool:
+        """True if the rank recorded anything; False for a rank that never answered."""
+        return bool(self.tensors) or self.raised is not None
+
     @cached_property
     def calls(self) -> list[Call]:
         """The collectives over all groups, in the order they were issued."""

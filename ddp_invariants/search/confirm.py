@@ -14,7 +14,7 @@ from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
-from ddp_invariants.records.verdict import Failure, Inconclusive, Violation, violation_class
+from ddp_invariants.records.verdict import Failure, Inconclusive, violation_class
 from ddp_invariants.search import messages
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.search.history import after_earlier_runs
@@ -43,7 +43,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     """
     name = runner.under_test.named(case)
     if failure.rule == ENDS != rule and runner.lifeless is not None:
-        raise _without_life(runner, rule, name, runner.lifeless)
+        raise Inconclusive(messages.without_life(rule, name, runner.lifeless.failure))
     case, seen = repeated(runner, failure.rule, case)
     if not seen and (after := after_earlier_runs(runner, failure.rule, case)) is not None:
         failure, case = after
@@ -96,15 +96,6 @@ def excluding(runner: Runner, case: Case) -> str:
         if not runner.failures(runner.findings(plain), plain):
             return name
     return ""
-
-
-def _without_life(runner: Runner, rule: str, name: str, lifeless: Violation) -> Inconclusive:
-    """Return why a rule lacks its evidence: a hang that is reported in full once."""
-    path = path_of(runner, lifeless.case, ENDS)
-    repeat = messages.how_to_repeat(runner.options.command, ENDS, rule, path)
-    return Inconclusive(
-        messages.without_life(rule, name, lifeless.failure, lifeless.case, repeat=repeat)
-    )
 
 
 def _reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) -> Failure:

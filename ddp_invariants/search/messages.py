@@ -110,17 +110,15 @@ def _unstored(reason: str) -> list[str]:
     return [labelled("not stored", reason)] if reason else []
 
 
-def without_life(
-    rule: str, implementation: str, failure: Failure, case: Case, *, repeat: str
-) -> str:
-    """Return why a rule lacks its evidence after a hang or death, which another rule reports."""
-    reported = f"{failure.fact} ({failure.rule}, reported above)"
-    return "\n".join(
-        [
-            f"{rule} inconclusive for {implementation}: {reported}",
-            labelled("case", describe(case)),
-            f"  {'repeat':<{_LABELS}}{repeat}",
-        ]
+def without_life(rule: str, implementation: str, failure: Failure) -> str:
+    """Return why a rule lacks its evidence after a hang or death.
+
+    The report of the hang has its case. That case was drawn for another rule, so it is not shown as
+    a case of this rule.
+    """
+    return (
+        f"{rule} inconclusive for {implementation}: a case that was drawn for it gave no evidence, "
+        f"because {failure.fact}. The report of {failure.rule} above has such a case"
     )
 
 

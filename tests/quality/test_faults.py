@@ -281,11 +281,18 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
 
 
 def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker, pool: Pool) -> None:
-    """A sampler that does not end violates LIVE-1 within a few short deadlines, for any rule."""
+    """A sampler that does not end violates LIVE-1 within a few short deadlines, for any rule.
+
+    The next rule lacks its evidence, and does not show the hang's case as its own.
+    """
     pool.deadline = 1.5
     trial = make_trial(sampler=fault_of("NeverEnds"), cases=20)
     with pytest.raises(violation_class("LIVE-1"), match=r"strided\.py:NeverEnds: a rank hung"):
         trial.certify("SHARD-3")
+    with pytest.raises(Inconclusive, match=r"because a rank hung\. The report of LIVE-1") as second:
+        trial.certify("SHARD-2")
+    assert str(second.value).startswith("SHARD-2 inconclusive for ")
+    assert "world_size=" not in str(second.value)  # The hang's case was drawn for SHARD-3.
 
 
 @pytest.mark.parametrize(
