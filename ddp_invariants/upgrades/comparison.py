@@ -186,6 +186,8 @@ def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Differenc
         cause = " -> ".join(causes) if causes[0] != causes[1] else "another message"
         where = f"world size {old.case.world_size}"
         yield Difference("discrete", "end of the run", where, ends[0], ends[1], cause)
+    if old.incident is not None or new.incident is not None:
+        return  # A rank that did not answer has no records: all else follows from that.
     told = set[str]()
     for rank, (old_rank, new_rank) in enumerate(zip(old.ranks, new.ranks, strict=True)):
         for difference in _of_rank(old_rank, new_rank, f"rank {rank} of {len(old.ranks)}"):

@@ -10,7 +10,7 @@ import pytest
 from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Perturbation, PerturbationKind
+from ddp_invariants.cases.program import Data, Exhausted, Perturbation, PerturbationKind
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.spec import Ddp
@@ -19,6 +19,7 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Inconclusive
 from ddp_invariants.search.strategies import cases_for, training_cases
 from ddp_invariants.situations.perturbation import Perturbed
+from ddp_invariants.situations.uneven import UnevenInputs
 
 GROUPS = str(Path(__file__).parents[1] / "helpers" / "groups.py")
 CASE = TrainingCase(
@@ -277,3 +278,27 @@ def test_a_gather_nobody_waits_for_is_told_though_its_result_is_not_withheld(poo
     failure = judge(evidence)["COMM-3"].failure
     assert failure is not None
     assert "all_gather (float32 x 2) at groups.py" in failure.got
+
+
+ANOTHER_DIVISOR = '''
+from torch.nn.parallel import DistributedDataParallel
+
+
+class AnotherDivisor(DistributedDataParallel):
+    """Divides by the ranks that still have batches."""
+
+    def join(self):
+        return super().join(divide_by_initial_world_size=False)
+'''
+
+
+def test_a_work_that_torch_alone_holds_ends(tmp_path: Path, pool: Pool) -> None:
+    """A work whose C++ half alone is held, as `join` with another divisor holds one, ends."""
+    (tmp_path / "divisor.py").write_text(ANOTHER_DIVISOR, encoding="utf-8")
+    exhausted = UnevenInputs((Exhausted(1, 1),))
+    case = TrainingCase(Model(1, (Layer("linear"),)), steps=2, situations=(exhausted,))
+    ddp = Ddp(f"{tmp_path}/divisor.py:AnotherDivisor")
+    for evidence in (pool.train(case, ddp), pool.simulate(case, ddp)):
+        assert evidence is not None
+        assert evidence.incident is None
+        assert [rank.raised for rank in evidence.ranks] == [None, None]

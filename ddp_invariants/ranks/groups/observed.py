@@ -157,6 +157,9 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._looked_at = 0
         self._works: list[Any] = []
         self._silent_works: list[Any] = []
+        # torch's C++ code may hold the C++ half of a work alone, as `join` does with another divisor.
+        # Without its Python half, which nobody else holds, such a work never ends.
+        self._handed_out: list[ObservedWork] = []
         self._withheld: list[WithheldWork] = []
 
     def in_flight(self) -> list[tuple[Row, str]]:
@@ -309,7 +312,8 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if not isinstance(work, _c10d.Work):
             return work
         (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
-        return ObservedWork(work, row, number, self._log)
+        self._handed_out.append(ObservedWork(work, row, number, self._log))
+        return self._handed_out[-1]
 
     def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
         tensors: list[torch.Tensor] = [target] if kind in IN_ONE else target
