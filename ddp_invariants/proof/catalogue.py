@@ -20,7 +20,6 @@ from ddp_invariants.proof.docstrings import Record, liberally, strictly
 from ddp_invariants.proof.parts import Definition, part_of
 
 PACKAGE = "ddp_invariants.faults"
-COMPOSED = f"{PACKAGE}.generated.wrapper:Composed"
 _FOLDER = Path(__file__).parents[1] / "faults"
 _ISSUE = re.compile(r"(?:(?P<owner>[\w.-]+)/)?(?P<repository>[\w.-]+)#(?P<number>\d+)")
 
@@ -42,7 +41,8 @@ class CatalogueEntry:
         is_sampler: True for a sampler, False for a DDP.
         trigger: The situation in which the fault shows, if the record names it.
         docstring: The whole record.
-        file: The path of the module's file; empty for the package's own catalogue.
+        file: The path of the module's file; empty for the package's own catalogue. For a composed
+            implementation, the name that `--ddp` or `--sampler` takes.
         arguments: The arguments of a composed implementation.
         fault: Further arguments, which make it wrong.
     """
@@ -65,9 +65,7 @@ class CatalogueEntry:
     def target(self) -> str:
         """Return the name that `--ddp` or `--sampler` takes."""
         if self.file:
-            return f"{self.file}:{self.name}"
-        if self.arguments:
-            return COMPOSED
+            return self.file if self.arguments else f"{self.file}:{self.name}"
         return f"{PACKAGE}.{self.module}:{self.name}" if self.module != "shipped" else self.name
 
     @property
@@ -86,7 +84,7 @@ class CatalogueEntry:
 
         It does in the package's own catalogue. Others may leave the cause out.
         """
-        return bool(self.causes) or not (self.file or self.arguments)
+        return bool(self.causes) or not self.file
 
     @property
     def needs_device(self) -> bool:
@@ -96,17 +94,18 @@ class CatalogueEntry:
     @property
     def under_test(self) -> tuple[Ddp, Sampler]:
         """Return this implementation, with the reference as the other part."""
+        arguments = (*self.arguments, *self.fault)
         if self.is_sampler:
-            return Ddp(), Sampler(self.target)
-        return Ddp(self.target, (*self.arguments, *self.fault)), Sampler()
+            return Ddp(), Sampler(self.target, arguments)
+        return Ddp(self.target, arguments), Sampler()
 
     @property
-    def probed(self) -> Ddp:
-        """Return the DDP whose capabilities decide what cases may contain.
+    def probed(self) -> tuple[Ddp, Sampler]:
+        """Return the implementations whose capabilities decide what cases may contain.
 
         A composed fault is tried on all that its host offers.
         """
-        return replace(self.under_test[0], arguments=self.arguments)
+        return replace(self, fault=()).under_test
 
     @property
     def link(self) -> str:

@@ -1,4 +1,4 @@
-"""Populations of composed wrappers: wrong ones, each shown wrong before it counts, and right ones."""
+"""Populations of composed implementations: wrong ones, each shown wrong before it counts, and right ones."""
 
 import itertools
 import json
@@ -9,15 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from ddp_invariants.errors import HarnessError
-from ddp_invariants.faults.generated.choices import (
-    COLLECTIVES,
-    LAYOUTS,
-    MOMENTS,
-    OPERATORS,
-    TRIGGERS,
-    Composition,
-    possible,
-)
+from ddp_invariants.faults.generated.choices import PARTS, Composition, faulty, hosts
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.proof.catalogue import CatalogueEntry
@@ -29,19 +21,19 @@ _BATCH = 50
 """Compositions that a witness tries at once."""
 
 
-def hosts() -> list[Composition]:
-    """Return all right compositions."""
-    return [Composition(*choices) for choices in itertools.product(LAYOUTS, MOMENTS, COLLECTIVES)]
-
-
 def wrong(seed: int) -> Iterator[Composition]:
-    """Yield all compositions with a fault, in an order that a seed decides."""
-    every = [
-        composition
-        for choices in itertools.product(LAYOUTS, MOMENTS, COLLECTIVES, OPERATORS, TRIGGERS)
-        if possible(composition := Composition(*choices))
-    ]
-    yield from random.Random(seed).sample(every, len(every))
+    """Yield all compositions with a fault, in an order that a seed decides.
+
+    A quarter are samplers, as long as there are some.
+    """
+    shuffled = random.Random(seed)
+    wrappers, samplers = (faulty(part) for part in ("ddp", "sampler"))
+    shuffled.shuffle(wrappers)
+    shuffled.shuffle(samplers)
+    for number, wrapper in enumerate(wrappers):
+        yield wrapper
+        if number % 3 == 2 and samplers:
+            yield samplers.pop()
 
 
 def witnessed(compositions: Sequence[Composition]) -> dict[Composition, str]:
@@ -83,29 +75,31 @@ def population(count: int, seed: int) -> list[CatalogueEntry]:
 
 
 def right() -> list[CatalogueEntry]:
-    """Return the composed wrappers without a fault, as controls."""
-    return [_entry(composition) for composition in hosts()]
+    """Return the compositions without a fault, as controls."""
+    return [_entry(composition) for part in PARTS for composition in hosts(part)]
 
 
 def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
-    host = Composition(composition.layout, composition.moment, composition.collective)
     return CatalogueEntry(
         "generated",
-        "composed wrappers",
+        f"composed: {composition.part}",
         composition.name,
         composition.words,
         "composed",
         tuple(_rules(composition)) if composition.operator else (),
+        is_sampler=composition.part == "sampler",
         docstring=f"{composition.words}. Witness: {witness}" if witness else composition.words,
-        arguments=host.arguments,
-        fault=composition.arguments[len(host.arguments) :],
+        file=PARTS[composition.part].target,
+        arguments=composition.host_arguments,
+        fault=composition.fault_arguments,
     )
 
 
 def _rules(composition: Composition) -> Iterable[str]:
     """Return the rules of which one must notice a composed fault."""
+    part = PARTS[composition.part]
     invariants = (
-        *OPERATORS[composition.operator].invariants,
-        *TRIGGERS[composition.trigger].invariants,
+        *part.operators[composition.operator].invariants,
+        *part.triggers[composition.trigger].invariants,
     )
     return (rule for rule in ALL_RULES if invariant_of(rule) in invariants)

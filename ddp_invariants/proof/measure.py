@@ -109,10 +109,10 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
 @cache
 def _scope(pool: Pool, planted: CatalogueEntry) -> Scope:
     """Return what the cases for an implementation may contain; the same for all seeds."""
-    sampler = planted.under_test[1]
+    ddp, sampler = planted.probed
     description = pool.describe(sampler)
     discovery = replace(
-        _discovered(pool, planted.probed),
+        _discovered(pool, ddp),
         sampler=description,
         sampler_probes=of_sampler(pool, sampler, description, MAX_WORLD_SIZE),
     )

@@ -5,54 +5,70 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from string import ascii_lowercase
 
-from ddp_invariants.faults.generated.choices import OPERATORS, TRIGGERS
+from ddp_invariants.faults.generated.choices import PARTS, Part
 from ddp_invariants.proof.detection import Detection
 from ddp_invariants.report.detections import remarks
 from ddp_invariants.report.terminal import table_lines
 
 
 def table(detections: Sequence[Detection]) -> str:
-    """Return the matrix of operators and triggers, what each operator came to, and the totals.
+    """Return a matrix of operators and triggers for each part, and the totals.
 
-    A cell holds how many faults were caught, of how many. The letters on top stand for operators.
+    A cell holds how many faults were caught, of how many. The letters on top stand for operators,
+    which the rows below a matrix explain.
     """
+    lines: list[str] = []
+    for name, part in PARTS.items():
+        faults = [
+            detection
+            for detection in detections
+            if detection.planted.is_fault and detection.planted.is_sampler == (name == "sampler")
+        ]
+        if faults:
+            lines += [*_matrix(faults, part), "", *_operators(faults, part), ""]
+    return "\n".join([*lines, *remarks(detections)])
+
+
+def _letters(faults: Sequence[Detection], part: Part) -> dict[str, str]:
+    """Return a letter for each operator that occurs."""
+    present = {_choice(fault, "operator") for fault in faults}
+    return dict(zip(filter(present.__contains__, part.operators), ascii_lowercase, strict=False))
+
+
+def _matrix(faults: Sequence[Detection], part: Part) -> list[str]:
+    """Return the matrix of one part."""
     # Imported here: it is needed once, at a command's end.
     from rich.box import SIMPLE
     from rich.table import Table
 
-    faults = [detection for detection in detections if detection.planted.is_fault]
-    present = {_choice(detection, "operator") for detection in faults}
-    letters = dict(zip(filter(present.__contains__, OPERATORS), ascii_lowercase, strict=False))
+    letters = _letters(faults, part)
     matrix = Table(box=SIMPLE, show_edge=False, pad_edge=False)
     matrix.add_column("trigger", no_wrap=True)
-    for letter in letters.values():
-        matrix.add_column(letter, justify="right", no_wrap=True)
-    matrix.add_column("all", justify="right", no_wrap=True)
-    for trigger in TRIGGERS:
-        here = [each for each in faults if _choice(each, "trigger") == trigger]
+    for title in (*letters.values(), "all"):
+        matrix.add_column(title, justify="right", no_wrap=True)
+    for trigger in part.triggers:
+        here = [fault for fault in faults if _choice(fault, "trigger") == trigger]
         if here:
             cells = [
-                _share(each for each in here if _choice(each, "operator") == operator)
+                _share(fault for fault in here if _choice(fault, "operator") == operator)
                 for operator in letters
             ]
             matrix.add_row(trigger, *cells, _share(here))
+    return table_lines(matrix)
+
+
+def _operators(faults: Sequence[Detection], part: Part) -> list[str]:
+    """Return a row for each operator: its share, the median cases, and the rules."""
+    from rich.box import SIMPLE
+    from rich.table import Table
+
     rows = Table(box=SIMPLE, show_edge=False, pad_edge=False)
-    for title in ("operator", "caught", "cases", "rules that named it"):
-        rows.add_column(
-            title, justify="left" if title in ("operator", "rules that named it") else "right"
-        )
-    for operator, letter in letters.items():
-        here = [each for each in faults if _choice(each, "operator") == operator]
+    for title in ("operator", "caught", "cases", "named by"):
+        rows.add_column(title, justify="right" if title in ("caught", "cases") else "left")
+    for operator, letter in _letters(faults, part).items():
+        here = [fault for fault in faults if _choice(fault, "operator") == operator]
         rows.add_row(f"{letter}  {operator}", _share(here), _cases(here), _named(here))
-    return "\n".join(
-        [
-            *(table_lines(matrix) if matrix.rows else []),
-            "",
-            *(table_lines(rows) if rows.rows else []),
-            "",
-            *remarks(detections),
-        ]
-    )
+    return table_lines(rows)
 
 
 def _choice(detection: Detection, name: str) -> str:

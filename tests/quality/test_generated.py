@@ -11,23 +11,26 @@ from ddp_invariants.faults.generated.choices import (
     COLLECTIVES,
     LAYOUTS,
     OPERATORS,
+    SAMPLER_TRIGGERS,
     TRIGGERS,
     Composition,
-    possible,
+    hosts,
 )
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof import generated
-from ddp_invariants.proof.generated import CASES, hosts, population, right, witnessed, wrong
+from ddp_invariants.proof.generated import CASES, population, right, witnessed, wrong
 from ddp_invariants.proof.measure import FaultSearch, search
 from ddp_invariants.report import populations
 
-HALVES = Composition("capped", "ready", "all_reduce", "halve", "fifth reduction")
-KEEPS_ITS_START = Composition("each", "end", "gathered", "own start", "strided")
+HALVES = Composition("ddp", ("capped", "ready", "all_reduce"), "halve", "fifth reduction")
+KEEPS_ITS_START = Composition("ddp", ("each", "end", "gathered"), "own start", "strided")
+SKIPS = Composition("sampler", ("blocks", "python"), "skip", "third epoch")
 
 
 def test_every_choice_is_made_somewhere() -> None:
     """The names of the choices are those of the parts that a wrapper is composed of."""
     assert [*triggers.ACTS] == [*TRIGGERS]
+    assert [*triggers.SAMPLER_ACTS] == [*SAMPLER_TRIGGERS]
     assert {*wrapper._CAPS} == {*LAYOUTS}
     assert {*wrapper._COLLECTIVES} == {*COLLECTIVES}
     of_seam = {
@@ -45,16 +48,18 @@ def test_a_seed_decides_the_order_of_all_possible_faults() -> None:
     assert first == again != other
     assert sorted(first) == sorted(other)
     assert len({*first}) == len(first) > 9000
-    assert all(map(possible, first))
+    assert sum(each.part == "sampler" for each in first[:200]) == 50
 
 
 def test_the_witness_shows_faults_and_no_right_wrapper() -> None:
     """It names rank, parameter, gradient and mean; one that ends its world stops no other."""
-    raising = Composition("each", "ready", "no such collective")
-    shown = witnessed([raising, *hosts()[::9], HALVES, KEEPS_ITS_START])
-    assert [*shown] == [raising, HALVES, KEEPS_ITS_START]
+    raising = Composition("ddp", ("each", "ready", "no such collective"))
+    right = [*hosts("ddp")[::9], *hosts("sampler")]
+    shown = witnessed([raising, SKIPS, *right, HALVES, KEEPS_ITS_START])
+    assert [*shown] == [raising, SKIPS, HALVES, KEEPS_ITS_START]
     assert "raised KeyError: 'no such collective'" in shown[raising]
     assert "the gradient is" in shown[HALVES]
+    assert "epoch 3: 1 samples are on no rank" in shown[SKIPS]
     assert shown[KEEPS_ITS_START].startswith("at the start: rank ")
 
 
@@ -62,20 +67,21 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is shown wrong is searched for by all rules; its host serves as a control."""
-    monkeypatch.setattr(generated, "wrong", lambda _seed: iter([HALVES, KEEPS_ITS_START]))
+    monkeypatch.setattr(generated, "wrong", lambda _seed: iter([HALVES, SKIPS, KEEPS_ITS_START]))
     faults = population(5, 0)
-    assert [fault.name for fault in faults] == [HALVES.name, KEEPS_ITS_START.name]
+    assert [fault.name for fault in faults] == [HALVES.name, SKIPS.name, KEEPS_ITS_START.name]
     controls = [entry for entry in right() if entry.name.startswith("capped, ready, scattered")]
     found = [search(pool, FaultSearch(fault, 0, CASES), tmp_path) for fault in faults]
     found += [search(pool, FaultSearch(control, 0, 20), tmp_path) for control in controls]
     assert [(each.is_caught, each.is_right_rule) for each in found] == [
         (True, True),
         (True, True),
+        (True, True),
         (False, False),
     ]
     text = populations.table(found)
     assert (
-        "2 searches for planted faults: 2 (100.0 %) caught, 2 (100.0 %) by the right rule" in text
+        "3 searches for planted faults: 3 (100.0 %) caught, 3 (100.0 %) by the right rule" in text
     )
     assert "a  own start" in text
     assert "20 cases of controls: 0 false violations" in text

@@ -1,9 +1,10 @@
-"""The choices from which wrappers are composed, as plain data.
+"""The choices from which wrappers and samplers are composed, as plain data.
 
 Standard library only: the controller reads this module, and must not import torch.
 """
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 LAYOUTS = {
@@ -13,15 +14,15 @@ LAYOUTS = {
 }
 """Which gradients travel together."""
 MOMENTS = {
-    "ready": "as soon as a bucket is full",
-    "end": "at the end of the backward",
+    "ready": "sent as soon as a bucket is full",
+    "end": "sent at the end of the backward",
 }
 """When a bucket is sent."""
 COLLECTIVES = {
-    "all_reduce": "one all-reduce",
-    "gathered": "an all-gather, summed by each rank",
-    "rooted": "a reduce to the first rank, then a broadcast",
-    "scattered": "a reduce-scatter, then an all-gather",
+    "all_reduce": "by one all-reduce",
+    "gathered": "by an all-gather, summed by each rank",
+    "rooted": "by a reduce to the first rank, then a broadcast",
+    "scattered": "by a reduce-scatter, then an all-gather",
 }
 """How a bucket is summed."""
 
@@ -30,7 +31,8 @@ class Operator(NamedTuple):
     """A fault, wherever and whenever it acts.
 
     Attributes:
-        seam: The part of the wrapper that it alters: `start`, `buffers`, `send`, `wait`, `receive`.
+        seam: The place that it alters. In a wrapper it is `start`, `buffers`, `send`, `wait` or
+            `receive`; in a sampler `order`, `pad`, `deal` or `length`.
         words: What it does.
         invariants: The invariants of which a rule must notice it on ordinary programs.
     """
@@ -112,53 +114,153 @@ TRIGGERS = {
 """The triggers by name."""
 
 
-@dataclass(frozen=True, order=True)
-class Composition:
-    """One composed wrapper.
+DEALINGS = {"strided": "every W-th index to a rank", "blocks": "a block of indices to each rank"}
+"""Which indices a rank gets."""
+GENERATORS = {"torch": "torch.randperm", "python": "random.shuffle"}
+"""How indices are shuffled."""
+_OF_SHARDS = ("SHARD", "LIVE")
+SAMPLER_OPERATORS = {
+    "skip": Operator("deal", "the last index gives way to the first", _OF_SHARDS),
+    "double": Operator("deal", "the second index gives way to the first", _OF_SHARDS),
+    "same shard": Operator("deal", "the rank takes the first rank's indices", _OF_SHARDS),
+    "next shard": Operator("deal", "the rank takes the next rank's indices", _OF_SHARDS),
+    "beyond": Operator("deal", "the last index is the length of the dataset", _OF_SHARDS),
+    "short": Operator("deal", "the last index is left out", _OF_SHARDS),
+    "own order": Operator("order", "the rank shuffles in its own way", _OF_SHARDS),
+    "one epoch": Operator("order", "the epoch does not count", _OF_SHARDS),
+    "one seed": Operator("order", "the seed does not count", _OF_SHARDS),
+    "unshuffled": Operator("order", "indices are not shuffled", _OF_SHARDS),
+    "longer": Operator("length", "the length is one too many", _OF_SHARDS),
+    "always drop": Operator("pad", "the rest is dropped", _OF_SHARDS),
+    "never drop": Operator("pad", "the rest is filled up instead of dropped", _OF_SHARDS),
+}
+"""The faults of samplers by name."""
+SAMPLER_TRIGGERS = {
+    "always": Trigger("always"),
+    "100 samples": Trigger("from 100 samples on"),
+    "3000 samples": Trigger("from 3,000 samples on"),
+    "odd samples": Trigger("where the number of samples is odd"),
+    "uneven": Trigger("where W does not divide the number of samples"),
+    "few samples": Trigger("where there are fewer samples than ranks"),
+    "last rank": Trigger("on the last of several ranks"),
+    "rank two": Trigger("from rank 2 on"),
+    "five ranks": Trigger("from five ranks on"),
+    "no power of two": Trigger("where W is no power of two"),
+    "second epoch": Trigger("from epoch 1 on"),
+    "third epoch": Trigger("in epoch 3"),
+    "later iteration": Trigger("in every iteration but the first"),
+    "same epoch": Trigger("where an epoch is iterated again"),
+    "large seed": Trigger("from seed 100 on"),
+    "shuffled": Trigger("where indices are shuffled"),
+    "in order": Trigger("where indices are not shuffled"),
+    "dropping": Trigger("where the rest is dropped"),
+}
+"""The triggers of samplers by name."""
+
+
+class Part(NamedTuple):
+    """What is composed: a wrapper or a sampler.
 
     Attributes:
-        layout: A name of `LAYOUTS`.
-        moment: A name of `MOMENTS`.
-        collective: A name of `COLLECTIVES`.
-        operator: A name of `OPERATORS`; empty for a right wrapper.
-        trigger: A name of `TRIGGERS`; empty for a right wrapper.
+        target: The name that `--ddp` or `--sampler` takes.
+        host: The choices of a host, each with its words, by the name of the argument.
+        operators: The faults.
+        triggers: Their triggers.
     """
 
-    layout: str
-    moment: str
-    collective: str
+    target: str
+    host: dict[str, dict[str, str]]
+    operators: dict[str, Operator]
+    triggers: dict[str, Trigger]
+
+
+_ROOM = "ddp_invariants.faults.generated"
+PARTS = {
+    "ddp": Part(
+        f"{_ROOM}.wrapper:Composed",
+        {"layout": LAYOUTS, "moment": MOMENTS, "collective": COLLECTIVES},
+        OPERATORS,
+        TRIGGERS,
+    ),
+    "sampler": Part(
+        f"{_ROOM}.sampler:ComposedSampler",
+        {"dealing": DEALINGS, "generator": GENERATORS},
+        SAMPLER_OPERATORS,
+        SAMPLER_TRIGGERS,
+    ),
+}
+"""The parts by name."""
+
+
+@dataclass(frozen=True, order=True)
+class Composition:
+    """One composed wrapper or sampler.
+
+    Attributes:
+        part: A name of `PARTS`.
+        host: One name of each of the part's choices, in their order.
+        operator: The name of a fault; empty if it is right.
+        trigger: The name of a trigger; empty if it is right.
+    """
+
+    part: str
+    host: tuple[str, ...]
     operator: str = ""
     trigger: str = ""
 
     @property
     def name(self) -> str:
         """Return the name of the composition."""
-        host = f"{self.layout}, {self.moment}, {self.collective}"
+        host = ", ".join(self.host)
         return f"{host}: {self.operator}, {self.trigger}" if self.operator else host
 
     @property
     def words(self) -> str:
         """Return in words what the composition does."""
-        host = (
-            f"{LAYOUTS[self.layout]}, sent {MOMENTS[self.moment]}, by "
-            f"{COLLECTIVES[self.collective]}"
+        part = PARTS[self.part]
+        host = ", ".join(
+            words[name] for words, name in zip(part.host.values(), self.host, strict=True)
         )
         if not self.operator:
             return host
-        return f"{OPERATORS[self.operator].words} {TRIGGERS[self.trigger].words} ({host})"
+        return f"{part.operators[self.operator].words} {part.triggers[self.trigger].words} ({host})"
 
     @property
-    def arguments(self) -> tuple[tuple[str, str], ...]:
-        """Return the arguments of `wrapper.Composed`, as `--ddp-arg` takes them."""
-        return tuple((name, text) for name, text in vars(self).items() if text)
+    def host_arguments(self) -> tuple[tuple[str, str], ...]:
+        """Return the arguments of the host, as `--ddp-arg` or `--sampler-arg` takes them."""
+        return tuple(zip(PARTS[self.part].host, self.host, strict=True))
+
+    @property
+    def fault_arguments(self) -> tuple[tuple[str, str], ...]:
+        """Return the further arguments that make it wrong."""
+        given = (("operator", self.operator), ("trigger", self.trigger))
+        return given if self.operator else ()
 
 
-def possible(composition: Composition) -> bool:
+def hosts(part: str) -> list[Composition]:
+    """Return all right compositions of a part."""
+    return [Composition(part, host) for host in itertools.product(*PARTS[part].host.values())]
+
+
+def faulty(part: str) -> list[Composition]:
+    """Return all compositions of a part with a fault that can act."""
+    return [
+        composition
+        for right in hosts(part)
+        for operator in PARTS[part].operators
+        for trigger in PARTS[part].triggers
+        if _possible(composition := replace(right, operator=operator, trigger=trigger))
+    ]
+
+
+def _possible(composition: Composition) -> bool:
     """Return whether a fault can act on the occasions of its trigger."""
+    if composition.part == "sampler":
+        return True
     operator, trigger = OPERATORS[composition.operator], TRIGGERS[composition.trigger]
     if operator.seam in ("start", "buffers") and trigger.of_reductions:
         return False
     if composition.operator == "no wait":
         # The other collectives wait by themselves.
-        return composition.collective == "all_reduce"
+        return "all_reduce" in composition.host
     return not (composition.trigger == "unused" and composition.operator == "keep")

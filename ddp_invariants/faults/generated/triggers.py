@@ -97,3 +97,53 @@ ACTS: dict[str, Callable[[Occasion], bool]] = {
     "after freezing": lambda on: on.history.replanned,
 }
 """By name of `choices.TRIGGERS`: whether a fault acts on an occasion."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One iteration of a sampler, or one question for its length.
+
+    Attributes:
+        samples: The length of the dataset.
+        world_size: The number of ranks.
+        rank: The rank's number.
+        epoch: The epoch.
+        seed: The seed.
+        shuffle: True if indices are shuffled.
+        drop_last: True if the rest is dropped.
+        number: The number of iterations before.
+        again: True if this epoch was iterated before.
+    """
+
+    samples: int
+    world_size: int
+    rank: int
+    epoch: int
+    seed: int
+    shuffle: bool
+    drop_last: bool
+    number: int
+    again: bool
+
+
+SAMPLER_ACTS: dict[str, Callable[[Iteration], bool]] = {
+    "always": lambda _: True,
+    "100 samples": lambda on: on.samples >= 100,
+    "3000 samples": lambda on: on.samples >= 3000,
+    "odd samples": lambda on: on.samples % 2 == 1,
+    "uneven": lambda on: on.samples % on.world_size != 0,
+    "few samples": lambda on: on.samples < on.world_size,
+    "last rank": lambda on: on.world_size > 1 and on.rank == on.world_size - 1,
+    "rank two": lambda on: on.rank >= 2,
+    "five ranks": lambda on: on.world_size >= 5,
+    "no power of two": lambda on: on.world_size & (on.world_size - 1) != 0,
+    "second epoch": lambda on: on.epoch >= 1,
+    "third epoch": lambda on: on.epoch == 3,
+    "later iteration": lambda on: on.number > 0,
+    "same epoch": lambda on: on.again,
+    "large seed": lambda on: on.seed >= 100,
+    "shuffled": lambda on: on.shuffle,
+    "in order": lambda on: not on.shuffle,
+    "dropping": lambda on: on.drop_last,
+}
+"""By name of `choices.SAMPLER_TRIGGERS`: whether a fault acts in an iteration."""

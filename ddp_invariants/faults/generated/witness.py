@@ -23,6 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.faults.generated import sampler_witness
 from ddp_invariants.faults.generated.choices import Composition
 from ddp_invariants.faults.generated.wrapper import Composed
 
@@ -96,7 +97,7 @@ class _Trial:
     ) -> None:
         self.rank, self.size, self.turn = rank, size, 0
         self.module = _Chosen(names, rank)
-        choices: dict[str, Any] = dict(composition.arguments)
+        choices: dict[str, Any] = dict((*composition.host_arguments, *composition.fault_arguments))
         self.wrapper: Any = Composed(self.module, **choices)
         self.own: dict[str, dict[int, Tensor]] = {}
 
@@ -274,9 +275,15 @@ def _world(size: int, compositions: Sequence[tuple[int, Composition]]) -> Iterat
 def main() -> None:
     """Read compositions, and print those that are shown wrong, each with the sentence."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    compositions = [Composition(**plain) for plain in json.load(sys.stdin)]
-    shown: dict[int, str] = {}
-    left = [*enumerate(compositions)]
+    compositions = [
+        Composition(**{**plain, "host": tuple(plain["host"])}) for plain in json.load(sys.stdin)
+    ]
+    shown = {
+        number: sentence
+        for number, composition in enumerate(compositions)
+        if composition.part == "sampler" and (sentence := sampler_witness.shown(composition))
+    }
+    left = [each for each in enumerate(compositions) if each[1].part == "ddp"]
     while left:  # One that ends its world leaves a new one to the next.
         tried = left[0][0]
         for number, sentence in _world(RANKS, left):
