@@ -143,7 +143,22 @@ def _end(*_: object) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+    if os.getppid() != int(sys.argv[2]):
+        # The controller puts the folder first (`processes.hosts.environment`).
+        remove_handed(Path(os.environ.get("PYTHONPATH", "").split(os.pathsep)[0]))
     os._exit(0)
+
+
+def remove_handed(root: Path) -> None:
+    """Remove the folder that hands this package to another interpreter (`processes.hosts`).
+
+    A controller that was killed cannot remove it. The folder holds one link and nothing else.
+    """
+    package = root / "ddp_invariants"
+    if package.is_symlink() and root.name.startswith("ddp-invariants-"):
+        with contextlib.suppress(OSError):  # The session's other host has removed it.
+            package.unlink()
+            root.rmdir()
 
 
 class Host:
@@ -158,7 +173,6 @@ class Host:
         self.child_ended.settimeout(0)
         signal.set_wakeup_fd(self.child_ended.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, _end)
 
     def serve(self) -> NoReturn:
         """Accept, fork, kill and reap, for ever."""
@@ -294,6 +308,7 @@ class Host:
 
 def main() -> NoReturn:
     """Become a host on the listening socket whose descriptor is the first argument."""
+    signal.signal(signal.SIGTERM, _end)
     die_with_parent(int(sys.argv[2]), signal.SIGTERM)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     prefer_batch_scheduling()

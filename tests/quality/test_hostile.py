@@ -6,6 +6,7 @@ Nothing escapes, and nothing breaks the suite.
 import getpass
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -396,6 +397,47 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
             )
         finally:
             controller.kill()  # Otherwise a failure would wait for it.
+
+
+HANDING = """
+import sys
+from ddp_invariants.processes.hosts import Hosts
+hosts = Hosts(sys.executable, hash_seeds=("1",))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_comparison_leaves_no_folder(tmp_path: Path) -> None:
+    """The folder that hands the package to another interpreter ends with a killed controller."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HANDING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as controller:
+        try:
+            assert controller.stdout is not None
+            assert controller.stdout.readline() == b"ready\n"
+            (folder,) = tmp_path.iterdir()
+            (host,) = psutil.Process(controller.pid).children()
+            # The host prepares for this before it imports anything that takes time.
+            until = time.monotonic() + 20
+            while signal.SIGTERM not in caught(host.pid) and time.monotonic() < until:
+                time.sleep(0.02)
+            controller.kill()
+            controller.wait(10)
+            psutil.wait_procs([host], 20)
+            assert not folder.exists()
+        finally:
+            controller.kill()
+
+
+def caught(pid: int) -> set[int]:
+    """Return the signals that a process handles."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    mask = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
 
 
 SAMPLERS = [
