@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from alterations import ALTERATIONS
 from click.testing import CliRunner
 from handmade import CASE, altered, everywhere, right
 from lent import LentHosts
 from probed import Discover, remembering
-from upgrades import ALTERATIONS, compared, interpreter
+from upgrades import compared, interpreter
 
 from ddp_invariants.cases.case import Case, ShardCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
@@ -676,7 +677,7 @@ class Interpreters:
         """Return an interpreter with an alteration of `upgrades.py`, or with none."""
         folder = self._folder / (name or "equal")
         python = folder / "bin" / Path(sys.executable).name
-        return str(python) if python.exists() else interpreter(folder, name)
+        return str(python) if python.exists() else interpreter(folder, *([name] if name else []))
 
     def hosts(self, python: str) -> LentHosts:
         """Return the hosts of an interpreter."""
@@ -797,7 +798,7 @@ def test_a_simulated_upgrade_is_found(
     different = next(
         difference
         for key, difference in differences.items()
-        if key.startswith(ALTERATIONS[name][0])
+        if key.startswith(ALTERATIONS[name].wanted)
     )
     assert different["accepted"] == ("read" if accept else "")
     assert "python discrete-" in Path(different["script"]).read_text(encoding="utf-8")
