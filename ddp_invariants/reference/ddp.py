@@ -75,7 +75,6 @@ class DistributedDataParallel(nn.Module):
         self._no_sync_depth = 0
         self._reducing = False
         self._buckets: list[Bucket] = []
-        self._bucket_of: dict[nn.Parameter, Bucket] = {}
         self._hooks: list[Any] = []
         if not self._trainable():
             raise ValueError(
@@ -169,7 +168,7 @@ class DistributedDataParallel(nn.Module):
 
         A copy plans for its own parameters when it first runs.
         """
-        return {**self.__dict__, "_buckets": [], "_bucket_of": {}, "_hooks": []}
+        return {**self.__dict__, "_buckets": [], "_hooks": []}
 
     # A step.
 
@@ -214,7 +213,6 @@ class DistributedDataParallel(nn.Module):
         for bucket in self._buckets:
             bucket.waiting = set(bucket.parameters)
             bucket.flat = bucket.work = None
-        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
         # torch has no public way to run code at the end of a whole backward; FSDP2 uses this, too.
         Variable._execution_engine.queue_callback(self._finish)
 
@@ -225,14 +223,18 @@ class DistributedDataParallel(nn.Module):
         """
         if not self._reducing:
             return
-        own = self._bucket_of[parameter]
-        if own.work is not None:
-            raise RuntimeError(
-                "a parameter got another gradient after what it had was sent: a backward "
-                "within backward, as of reentrant checkpoints, computes it in parts; "
-                "use_reentrant=False does not"
-            )
-        own.waiting.discard(parameter)
+        for bucket in self._buckets:
+            if bucket.work is None and parameter in bucket.waiting:
+                bucket.waiting.discard(parameter)
+                break
+        else:
+            sent = (p for b in self._buckets if b.work is not None for p in b.parameters)
+            if any(parameter is p for p in sent):
+                raise RuntimeError(
+                    "a parameter got another gradient after what it had was sent: a backward "
+                    "within backward, as of reentrant checkpoints, computes it in parts; "
+                    "use_reentrant=False does not"
+                )
         for bucket in self._buckets:
             if bucket.waiting:
                 break
