@@ -42,8 +42,10 @@ from ddp_invariants.report.certificate import certificate as certificates
 from ddp_invariants.report.certificate import page, pictures, verifying
 from ddp_invariants.report.certificate.certificate import (
     FORM,
+    MOST_NAMES,
     Certificate,
     RuleAccount,
+    left_out,
     sealed,
     to_json,
 )
@@ -481,3 +483,11 @@ def test_a_picture_without_a_case_is_drawn_all_the_same() -> None:
     assert shown is not None
     text = page.render(replace(certified(), examples={"training": Example(mismatch=shown)}))
     assert "The error of each rank" in text
+
+
+def test_a_long_list_of_capabilities_is_a_number() -> None:
+    """Some are named; if nothing was probed after a failing plain case, a hundred are counted."""
+    standings = [("join", "not offered"), ("tied", "right")]
+    many = [(f"capability {number}", "not probed") for number in range(MOST_NAMES + 1)]
+    assert left_out(standings) == "not offered: join"
+    assert left_out([*standings, *many]) == "not offered: join; not probed: 13 capabilities"

@@ -17,6 +17,8 @@ from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
 
 INTERRUPTED = "the session was interrupted"
+MOST_NAMES = 12
+"""Capabilities without which cases were judged that are listed by name."""
 FORM = 5
 """Version of the file format. A file of another version is refused."""
 
@@ -269,6 +271,8 @@ class Certificate(Strict):
 def left_out(standings: Iterable[tuple[str, str]]) -> str:
     """Return the capabilities that no case contains, by reason; empty for none.
 
+    A long list becomes a number. If a plain case fails, for example, nothing else is probed.
+
     Args:
         standings: The name and the standing of each capability.
     """
@@ -276,7 +280,12 @@ def left_out(standings: Iterable[tuple[str, str]]) -> str:
     for name, standing in standings:
         if standing in names:
             names[standing].append(name)
-    return "; ".join(f"{reason}: {', '.join(listed)}" for reason, listed in names.items() if listed)
+    return "; ".join(
+        f"{reason}: "
+        + (", ".join(listed) if len(listed) <= MOST_NAMES else f"{len(listed)} capabilities")
+        for reason, listed in names.items()
+        if listed
+    )
 
 
 def outcome(rules: Iterable[RuleAccount]) -> Result:
