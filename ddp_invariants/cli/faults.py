@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddp_invariants.cli.options import Whole, placing
+from ddp_invariants.cli.options import FileOrFolder, Whole, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
 from ddp_invariants.cli.statuses import exit_statuses
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--catalogue",
-    type=click.Path(exists=True, path_type=Path),
+    type=FileOrFolder(),
     metavar="PATH",
     help=defaulting(
         "a file or folder with wrong and right implementations whose docstrings name the rule",

@@ -45,6 +45,19 @@ class Workers(Whole):
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
+class FileOrFolder(click.Path):
+    """The type of a file or folder that a command reads; the command itself says if it is missing."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. An empty one would stand for the current folder."""
+        if not str(value):
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class NewFile(click.Path):
     """The type of a file that a long command writes at its end; one that cannot be is refused first."""
 

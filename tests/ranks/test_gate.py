@@ -724,7 +724,7 @@ def command(interpreters: Interpreters, monkeypatch: pytest.MonkeyPatch) -> Comm
         return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
     monkeypatch.setattr(compare, "Hosts", interpreters.hosts)
-    monkeypatch.setattr(gate, "side", interpreters.side)
+    monkeypatch.setattr("ddp_invariants.upgrades.interpreter.side", interpreters.side)
     monkeypatch.setattr(sides, "discover", discover)
     monkeypatch.setattr(Pool, "surface", lambda *_: {})
     monkeypatch.setattr(gate, "SHRINK_RUNS", 20)

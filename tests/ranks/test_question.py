@@ -53,7 +53,7 @@ def script_of(
 ) -> str:
     """Return the script of a difference with this name."""
     kind, _, fact = name.partition(": ")
-    assert kind in ("rule", "discrete", "rounding", "number")
+    assert kind in ("rule", "discrete", "rounding", "number", "unbounded")
     difference = Difference(kind, fact, where, "before", "after")  # type: ignore[arg-type]  # seen
     return question.script(pool, difference, case, *under_test, "it.py")
 
