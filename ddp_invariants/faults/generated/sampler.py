@@ -24,6 +24,9 @@ class ComposedSampler:
         generator: How indices are shuffled.
         operator: The fault; empty for none.
         trigger: The iterations in which the fault acts.
+
+    Raises:
+        ValueError: There is no such rank.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class ComposedSampler:
         operator: str = "",
         trigger: str = "always",
     ) -> None:
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"rank is {rank}, expected 0 to {num_replicas - 1}")
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
         self._dealing, self._generator = dealing, generator
