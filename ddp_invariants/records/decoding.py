@@ -1,5 +1,7 @@
 """The evidence of ranks, decoded from the frames that they send."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ddp_invariants.cases.case import TrainingCase
@@ -59,6 +61,22 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Name the answer as unreadable if it cannot be read; another program may have written it.
+
+    Raises:
+        EvidenceError: It cannot be read.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise EvidenceError(
+            f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
+        ) from error
+
+
+@_reading()
 def rank_evidence(
     header: dict[str, Any], blob: bytes, known: dict[tuple[Slot, ...], Layout]
 ) -> RankEvidence:
@@ -72,55 +90,46 @@ def rank_evidence(
     Raises:
         EvidenceError: It is malformed.
     """
-    try:
-        layouts = [_layout(rows, known) for rows in header["layouts"]]
-        tensors = {}
-        for moment, step, layout_number, start, size in header["records"]:
-            layout = layouts[layout_number]
-            if layout.nbytes != size or start + size > len(blob):
-                raise EvidenceError(
-                    f"the record of {moment!r} at step {step} has {size} bytes; its "
-                    f"layout needs {layout.nbytes}"
-                )
-            tensors[moment, step] = Tensors(layout, blob[start : start + size])
-        facts = header["facts"]
-        return RankEvidence(
-            tensors,
-            [ModuleTensor(*row) for row in facts.get("structure_before", [])],
-            [ModuleTensor(*row) for row in facts.get("structure_after", [])],
-            None if facts.get("raised") is None else RaisedError(**facts["raised"]),
-            [[Call(*row) for row in group] for group in header["sent"]],
-            header["groups"],
-            header["changed"],
-            [Defect(step, Call(*row), defect) for step, row, defect in facts.get("in_flight", [])],
-            facts.get("marks", []),
-            facts.get("quiet", []),
-            [
-                Backward(began, ended, [(name, at) for name, at in computed])
-                for began, ended, computed in facts.get("backwards", [])
-            ],
-            facts.get("surfaced"),
-            header["left"],
-            facts.get("held", []),
-            facts.get("driven", {}),
-            facts.get("saved", []),
-            facts.get("scales", []),
-            facts.get("warned", []),
-            [ShapedCall(*row) for row in facts.get("shaped", [])],
-            [ModuleEvents(*row) for row in facts.get("uses", [])],
-            int(facts.get("slowed", 0)),
-            header.get("cost", []),
-            _flights(header.get("flights")),
-            rank_evidence(facts["beside"], blob, known) if "beside" in facts else None,
-        )
-    except _UNREADABLE as error:
-        raise EvidenceError(
-            f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
-        ) from error
-
-
-_UNREADABLE = (KeyError, TypeError, ValueError, IndexError, AttributeError)
-"""The errors of reading an answer that another program may have written."""
+    layouts = [_layout(rows, known) for rows in header["layouts"]]
+    tensors = {}
+    for moment, step, layout_number, start, size in header["records"]:
+        layout = layouts[layout_number]
+        if layout.nbytes != size or start + size > len(blob):
+            raise EvidenceError(
+                f"the record of {moment!r} at step {step} has {size} bytes; its "
+                f"layout needs {layout.nbytes}"
+            )
+        tensors[moment, step] = Tensors(layout, blob[start : start + size])
+    facts = header["facts"]
+    return RankEvidence(
+        tensors,
+        [ModuleTensor(*row) for row in facts.get("structure_before", [])],
+        [ModuleTensor(*row) for row in facts.get("structure_after", [])],
+        None if facts.get("raised") is None else RaisedError(**facts["raised"]),
+        [[Call(*row) for row in group] for group in header["sent"]],
+        header["groups"],
+        header["changed"],
+        [Defect(step, Call(*row), defect) for step, row, defect in facts.get("in_flight", [])],
+        facts.get("marks", []),
+        facts.get("quiet", []),
+        [
+            Backward(began, ended, [(name, at) for name, at in computed])
+            for began, ended, computed in facts.get("backwards", [])
+        ],
+        facts.get("surfaced"),
+        header["left"],
+        facts.get("held", []),
+        facts.get("driven", {}),
+        facts.get("saved", []),
+        facts.get("scales", []),
+        facts.get("warned", []),
+        [ShapedCall(*row) for row in facts.get("shaped", [])],
+        [ModuleEvents(*row) for row in facts.get("uses", [])],
+        int(facts.get("slowed", 0)),
+        header.get("cost", []),
+        _flights(header.get("flights")),
+        rank_evidence(facts["beside"], blob, known) if "beside" in facts else None,
+    )
 
 
 def _layout(rows: list[Any], known: dict[tuple[Slot, ...], Layout]) -> Layout:
@@ -140,21 +149,13 @@ def _stuck(words: str, *, late: bool) -> str:
     return where if late else f"{where}, and no rank can run"
 
 
+@_reading()
 def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) -> TrainingEvidence:
     """Decode the frame of a process that ran all ranks of a case.
 
     Raises:
         EvidenceError: It is malformed.
     """
-    try:
-        return _simulated(case, header, blob)
-    except _UNREADABLE as error:
-        raise EvidenceError(
-            f"a rank sent an unreadable answer: {type(error).__name__}: {error}"
-        ) from error
-
-
-def _simulated(case: TrainingCase, header: dict[str, Any], blob: bytes) -> TrainingEvidence:
     layouts: dict[tuple[Slot, ...], Layout] = {}
     ranks, start = [], 0
     for answered, size in zip(header["ranks"], header["sizes"], strict=True):
