@@ -71,9 +71,13 @@ class _Chosen(nn.Module):
 
     def forward(self, numbers: dict[str, Tensor]) -> Tensor:
         """Return the sum of all parameters times their numbers."""
-        parameters = {name.removeprefix("layers."): p for name, p in self.named_parameters()}
+        parameters = self.named()
         terms = [(parameters[name] * number).sum() for name, number in numbers.items()]
         return torch.stack([t.real.to(torch.float64) for t in terms]).sum()
+
+    def named(self) -> dict[str, nn.Parameter]:
+        """Return the parameters by name."""
+        return {name.removeprefix("layers."): p for name, p in self.named_parameters()}
 
 
 def _numbers(name: str, rank: int, turn: int) -> Tensor:
@@ -101,10 +105,6 @@ class _Trial:
         self.wrapper: Any = Composed(self.module, **choices)
         self.own: dict[str, dict[int, Tensor]] = {}
 
-    def named(self) -> dict[str, nn.Parameter]:
-        """Return the parameters by name."""
-        return {name.removeprefix("layers."): p for name, p in self.module.named_parameters()}
-
     def backward(self, names: Sequence[str]) -> None:
         """Make one forward and backward that use some parameters."""
         self.turn += 1
@@ -119,7 +119,7 @@ class _Trial:
 
     def wrong(self, occasion: str) -> str:
         """Return a sentence on the first gradient that is no mean; empty if there is none."""
-        for name, parameter in self.named().items():
+        for name, parameter in self.module.named().items():
             sums = self.own.get(name)
             if sums is None or not parameter.requires_grad:
                 continue
@@ -142,8 +142,8 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _steps(trial: _Trial) -> Iterator[str]:
     """Train through all occasions, and yield a sentence for each comparison; empty if it holds."""
-    every = [*trial.named()]
-    for name, parameter in trial.named().items():
+    every = [*trial.module.named()]
+    for name, parameter in trial.module.named().items():
         if not torch.equal(parameter, torch.ones_like(parameter)):
             yield f"at the start: rank {trial.rank} of {trial.size}, {name}: not the first rank's"
     before = torch.random.get_rng_state()
@@ -167,11 +167,11 @@ def _steps(trial: _Trial) -> Iterator[str]:
     yield trial.wrong("with no_sync")
     trial.backward(every)
     yield trial.wrong("after no_sync")
-    trial.named()["0.weight"].requires_grad = False
+    trial.module.named()["0.weight"].requires_grad = False
     rest = [name for name in every if name != "0.weight"]
     trial.backward(rest)
     yield trial.wrong("after freezing")
-    trial.named()["0.weight"].requires_grad = True
+    trial.module.named()["0.weight"].requires_grad = True
     if not torch.equal(torch.random.get_rng_state(), before):
         yield f"rank {trial.rank} of {trial.size}: a random number was drawn"
 
@@ -193,9 +193,9 @@ def _raise(_gradient: Tensor) -> None:
 
 def _after_an_error(trial: _Trial) -> Iterator[str]:
     """Let one backward raise on all ranks, and yield what the next one comes to."""
-    every = [*trial.named()]
+    every = [*trial.module.named()]
     trial.turn += 1
-    handle = trial.named()["1.weight"].register_hook(_raise)
+    handle = trial.module.named()["1.weight"].register_hook(_raise)
     try:
         trial.wrapper({name: _numbers(name, trial.rank, trial.turn) for name in every}).backward()
     except RuntimeError as error:
@@ -225,7 +225,7 @@ def _shown(composition: Composition, rank: int, size: int) -> str:
 def _two_wrappers(first: _Trial, second: _Trial) -> Iterator[str]:
     """Train two wrappers in turn, and yield what each comes to."""
     for trial in (first, second, first):
-        trial.backward([*trial.named()])
+        trial.backward([*trial.module.named()])
         yield trial.wrong("with two wrappers")
 
 

@@ -51,7 +51,7 @@ class Composed(Reference):
         operator: str = "",
         trigger: str = "always",
     ) -> None:
-        self._chosen = (moment, collective)
+        self._moment, self._collective = moment, collective
         self._operator, self._trigger = operator, trigger
         self._seam = OPERATORS[operator].seam if operator else ""
         self._planned = False
@@ -69,7 +69,7 @@ class Composed(Reference):
     # The host.
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
-        if self._chosen[0] == "ready":
+        if self._moment == "ready":
             super()._gradient_ready(parameter)
 
     def _launch(self, bucket: Bucket) -> None:
@@ -77,7 +77,7 @@ class Composed(Reference):
             bucket.flat = self._packed(bucket)
             # gloo scatters no complex numbers.
             numbers = torch.view_as_real(bucket.flat) if bucket.flat.is_complex() else bucket.flat
-            bucket.work = _COLLECTIVES[self._chosen[1]](numbers.view(-1), self.group)
+            bucket.work = _COLLECTIVES[self._collective](numbers.view(-1), self.group)
 
     # The occasions.
 
