@@ -92,7 +92,7 @@ def _alone(address: str) -> Iterator[None]:
                 lock.bind(f"\0{_LOCK}{address}")
                 break
             except OSError:
-                time.sleep(0.02)
+                time.sleep(0.02)  # The kernel wakes nobody when a name becomes free.
         yield
 
 

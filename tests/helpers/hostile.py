@@ -391,7 +391,7 @@ class ReplacesTheRecorder(AtTheEnd):
     """A wrapper that replaces a method with which the harness records tensors."""
 
     def attack(self) -> None:
-        recorder.Record.tensors = _nothing  # type: ignore[method-assign]
+        recorder.Record.tensors = _nothing  # type: ignore[method-assign]  # the attack
 
 
 class ReplacesCode(AtTheEnd):
@@ -412,7 +412,7 @@ class OverridesAMethod(AtTheEnd):
     """A wrapper that adds a method to a class of the harness, which inherits another one."""
 
     def attack(self) -> None:
-        recorder.TooMuchEvidence.__str__ = _nothing  # type: ignore[assignment,method-assign]
+        recorder.TooMuchEvidence.__str__ = _nothing  # type: ignore[assignment,method-assign]  # the attack
 
 
 class DropsAModule(AtTheEnd):
@@ -429,14 +429,14 @@ class BreaksTheAnswer(AtTheEnd):
         def broken(*_: Any) -> NoReturn:
             raise RuntimeError("broken by hand")
 
-        recorder.Record.header = broken  # type: ignore[assignment,method-assign]
+        recorder.Record.header = broken  # type: ignore[assignment,method-assign]  # the attack
 
 
 class ReplacesTheReading(AtTheEnd):
     """A wrapper that replaces the method with which bits are read from every tensor."""
 
     def attack(self) -> None:
-        Tensor.numpy = lambda self, **_: torch._C.TensorBase.numpy(self * 0, force=True)  # type: ignore[method-assign]
+        Tensor.numpy = lambda self, **_: torch._C.TensorBase.numpy(self * 0, force=True)  # type: ignore[method-assign]  # the attack
 
 
 # Wrappers whose ranks disagree.
@@ -738,21 +738,21 @@ class PatchesTheReference(AtTheEnd):
     """A wrapper that breaks its base class, which is the next implementation."""
 
     def attack(self) -> None:
-        Reference._launch = _nothing  # type: ignore[method-assign]
+        Reference._launch = _nothing  # type: ignore[method-assign]  # the attack
 
 
 class PatchesTensor(AtTheEnd):
     """A wrapper that replaces a method of every tensor for good."""
 
     def attack(self) -> None:
-        Tensor.backward = _nothing  # type: ignore[method-assign]
+        Tensor.backward = _nothing  # type: ignore[method-assign]  # the attack
 
 
 class PatchesModule(AtTheEnd):
     """A wrapper that sets `__call__` on `nn.Linear`, which only inherited it before."""
 
     def attack(self) -> None:
-        nn.Linear.__call__ = _nothing  # type: ignore[method-assign]
+        nn.Linear.__call__ = _nothing  # type: ignore[method-assign]  # the attack
 
 
 class BreaksTheHarness(AtTheEnd):
@@ -861,7 +861,7 @@ class SamplerPatchesTheReference(DistributedSampler):
 
     def order(self) -> list[int]:
         order = super().order()
-        DistributedSampler.__len__ = lambda _: 1  # type: ignore[method-assign]
+        DistributedSampler.__len__ = lambda _: 1  # type: ignore[method-assign]  # the attack
         return order
 
 

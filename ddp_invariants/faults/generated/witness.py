@@ -267,7 +267,7 @@ def _world(size: int, compositions: Sequence[tuple[int, Composition]]) -> Iterat
             process.start()
         while any(process.is_alive() for process in ranks) or not sentences.empty():
             if sentences.empty():
-                time.sleep(0.01)
+                time.sleep(0.01)  # The queue cannot be waited for together with the processes.
             else:
                 yield sentences.get()
 
