@@ -35,6 +35,8 @@ from typing import NoReturn
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TICK = 0.25
 """Seconds between two searches for orphans, such as a daemon forked twice, of a living rank."""
+HANDED = "ddp-invariants-"
+"""The start of the name of a folder that hands this package to another interpreter."""
 _FAREWELL = 2.0
 """Seconds in which the host tries to kill all its descendants; after them it ends in any case."""
 
@@ -43,13 +45,13 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel kill this process when its parent ends, also if the parent is itself killed.
 
     Args:
-        parent: The expected parent's pid. If it has ended before the call, this process ends at
-            once.
+        parent: The expected parent's pid. If it has ended before the call, this process gets the
+            signal at once.
         by: The signal that this process gets.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if os.getppid() != parent:
-        os._exit(1)
+        os.kill(os.getpid(), by)
 
 
 def disown_forks(control: socket.socket) -> None:
@@ -143,9 +145,15 @@ def _end(*_: object) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-    if os.getppid() != int(sys.argv[2]):
-        # The controller puts the folder first (`processes.hosts.environment`).
-        remove_handed(Path(os.environ.get("PYTHONPATH", "").split(os.pathsep)[0]))
+    # The controller puts the folder first (`processes.hosts.environment`).
+    root = Path(os.environ.get("PYTHONPATH", "").split(os.pathsep)[0])
+    if root.name.startswith(HANDED):
+        # The kernel tells of the end of the controller's first thread; its last one ends later.
+        until = time.monotonic() + _TICK
+        while os.getppid() == int(sys.argv[2]) and time.monotonic() < until:
+            time.sleep(0.001)
+        if os.getppid() != int(sys.argv[2]):
+            remove_handed(root)
     os._exit(0)
 
 
@@ -155,7 +163,7 @@ def remove_handed(root: Path) -> None:
     A controller that was killed cannot remove it. The folder holds one link and nothing else.
     """
     package = root / "ddp_invariants"
-    if package.is_symlink() and root.name.startswith("ddp-invariants-"):
+    if package.is_symlink() and root.name.startswith(HANDED):
         with contextlib.suppress(OSError):  # The session's other host has removed it.
             package.unlink()
             root.rmdir()
