@@ -97,8 +97,8 @@ def certify(
         hosts: Fork servers to use; None for new ones, which take seconds to start.
 
     Returns:
-        Every rule's account: of the requested rules, and of the other rules on the same evidence. A
-        rule that does not apply to the implementation says so in it (`not_claimed`).
+        The account of each rule, requested or not, on the same evidence. A rule that does not apply
+        to the implementation says so in it (`not_claimed`).
 
     Raises:
         Violation: Of the first rule that fails, with the smallest case found, confirmed in fresh

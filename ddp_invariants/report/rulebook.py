@@ -15,6 +15,7 @@ from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.report import terminal
+from ddp_invariants.report.pages import page_of
 from ddp_invariants.search import messages
 
 _PACKAGE = Path(__file__).parents[1]
@@ -46,6 +47,7 @@ class RuleExplanation:
         faults: Planted faults that it must catch.
         code: File and line of its judge, relative to the package's folder.
         property: The property that tests it, likewise.
+        page: The address of its page in the documentation.
     """
 
     id: str
@@ -58,6 +60,7 @@ class RuleExplanation:
     faults: tuple[CaughtFault, ...]
     code: str
     property: str
+    page: str
 
 
 def explain(name: str) -> RuleExplanation:
@@ -98,6 +101,7 @@ def explain(name: str) -> RuleExplanation:
         ),
         f"{file.relative_to(_PACKAGE)}:{lines}",
         _properties().get(_plain(rule.id), ""),
+        page_of(rule.id),
     )
 
 
@@ -166,6 +170,7 @@ def text(rule: RuleExplanation) -> str:
         ("catches", [f"{fault.name}: {fault.error}" for fault in rule.faults]),
         ("code", [rule.code]),
         ("property", [rule.property]),
+        ("page", [rule.page]),
     ]
     lines = [
         messages.labelled(label if number == 0 else "", text)

@@ -35,6 +35,7 @@ from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.proof.detection import Detection, Diagnosis
+from ddp_invariants.records.verdict import Failure
 from ddp_invariants.search import places, scale, strategies
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.trial import Options, Trial
@@ -60,11 +61,13 @@ class Judged:
         rule: The rule that explains the failures of the case; empty if there are none.
         diagnosis: A comparison of the named cause with the planted one.
         unreal: The rules that failed in the simulation alone.
+        failure: The failure by that rule; None if there is none.
     """
 
     rule: str
     diagnosis: Diagnosis
     unreal: str
+    failure: Failure | None = None
 
 
 def simulate_first(replaced: Callable[[object, str, object], None] = setattr) -> None:
@@ -143,7 +146,7 @@ def judged(trial: Trial, planted: CatalogueEntry, case: Case) -> Judged:
         cause="" if len({cause.words for cause in failure.causes}) > 1 else failure.perhaps,
         failure_words="" if failure.causes else f"{failure.fact}; {failure.got}",
     )
-    return Judged(failure.rule, detection.diagnosis, unreal)
+    return Judged(failure.rule, detection.diagnosis, unreal, failure)
 
 
 def _candidates(trial: Trial, planted: CatalogueEntry) -> Iterator[Case]:

@@ -12,27 +12,25 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import rule_pages
 from gallery import table
 from tried import TRIED, tried_page
 
 from ddp_invariants import errors
 from ddp_invariants.cli import init
 from ddp_invariants.cli import main as cli
-from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.report.certificate.certificate import schema
-from ddp_invariants.report.rulebook import explain
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 WORKFLOW = ROOT / "examples" / "upgrade.yml"
 SCHEMA = ROOT / "ddp_invariants" / "report" / "certificate" / "certificate.schema.json"
-RULES = ROOT / "docs" / "rules.md"
 ADAPTER = ROOT / "docs" / "adapter.md"
 USAGE = ROOT / "docs" / "usage.md"
 DOCUMENTS = (
     README,
     ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "README.md",
 )
 BLOCK = re.compile(
@@ -206,58 +204,13 @@ def shape(text: str) -> str:
     return "\n".join(line for line in lines if not re.fullmatch(r"[.s]+ \[#%\]", line))
 
 
-def rules_page() -> str:
-    """Return the page of the rules, made from the code: all that is known about each rule."""
-    text = [
-        "# The rules",
-        "",
-        (
-            "`python tests/helpers/readme.py` makes this page from the code. "
-            "`ddp-invariants rules GRAD-2` prints one rule."
-        ),
-        "The [glossary](glossary.md) defines the words. The level says when a rule is judged:",
-        "",
-        "| level | judged for |",
-        "|---|---|",
-        "| core | every implementation |",
-        "| capability | implementations that offer the capability |",
-        "| declared | implementations that declare it |",
-        "| observed | nobody: the rule is measured only |",
-    ]
-    for rule in map(explain, ALL_RULES):
-        faults = "; ".join(
-            f"`{fault.name}` ({fault.error[:1].lower() + fault.error[1:].rstrip('.')})"
-            for fault in rule.faults
-        )
-        fields = {
-            "judged": " ".join(rule.judged.split()),
-            "source": rule.source,
-            "needs": "; ".join(rule.needs),
-            "not claimed if it": "; ".join(rule.not_claimed),
-            "must catch": faults,
-            "code": (
-                f"`ddp_invariants/{rule.code.partition(':')[0]}`, "
-                f"`{rule.property.partition(':')[0]}`"
-            ),
-        }
-        text += [
-            "",
-            f"## {rule.id}",
-            "",
-            f"{rule.requirement} **{rule.level.capitalize()}.**",
-            "",
-            *(f"- *{label}*: {value}" for label, value in fields.items() if value),
-        ]
-    return "\n".join(text) + "\n"
-
-
 def main() -> None:
     """Update every output and everything else that is made from code.
 
     The slow outputs are updated only with `--all`.
     """
     SCHEMA.write_text(schema(), encoding="utf-8")
-    RULES.write_text(rules_page(), encoding="utf-8")
+    rule_pages.write()
     WORKFLOW.write_text(workflow(), encoding="utf-8")
     TRIED.write_text(tried_page(), encoding="utf-8")
     for document in DOCUMENTS:

@@ -9,6 +9,7 @@ from pathlib import Path
 import caught
 import probed
 import pytest
+import rule_pages
 
 from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
@@ -69,7 +70,8 @@ def test_a_recorded_case_shows_its_fault_in_the_simulation_and_over_gloo(
 ) -> None:
     """The judge catches each fault on its recorded case, by the right rule and with no wrong cause.
 
-    No failure shows in the simulation alone. `tests/helpers/caught.py` records the cases.
+    No failure shows in the simulation alone. `tests/helpers/caught.py` records the cases. The pages
+    of the rules show some of the failures, which `tests/helpers/rule_pages.py` records.
     """
     caught.simulate_first(monkeypatch.setattr)
     monkeypatch.setattr(pool, "deadline", caught.DEADLINE)
@@ -78,6 +80,10 @@ def test_a_recorded_case_shows_its_fault_in_the_simulation_and_over_gloo(
     assert result.rule in fault.rules
     assert result.unreal == ""
     assert result.diagnosis != "wrong"
+    for target, shown in rule_pages.violations().values():
+        if target == fault.target:
+            assert result.failure is not None
+            assert (result.failure.rule, result.failure.fact) == (shown.rule, shown.fact)
     assert trial.ledger.ran[str(pool.backend)]
 
 

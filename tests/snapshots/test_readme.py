@@ -1,5 +1,6 @@
 """The documents agree with the code and with the outputs of the commands."""
 
+import itertools
 import re
 import secrets
 import shlex
@@ -9,6 +10,7 @@ from unittest.mock import Mock
 
 import click
 import pytest
+import rule_pages
 from gallery import table
 from readme import (
     ADAPTER,
@@ -17,7 +19,6 @@ from readme import (
     PART,
     README,
     ROOT,
-    RULES,
     SPEED,
     STATUSES,
     TABLE,
@@ -25,7 +26,6 @@ from readme import (
     excerpt,
     outputs,
     part,
-    rules_page,
     run,
     shape,
     speed_table,
@@ -38,6 +38,7 @@ from ddp_invariants.cli import main
 from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.driving import arguments
+from ddp_invariants.report import pages
 from ddp_invariants.session import options as session_options
 
 TEXT = README.read_text(encoding="utf-8")
@@ -134,9 +135,33 @@ def test_the_two_commands_stand_at_the_top_and_are_what_ci_runs() -> None:
     assert properties == "pytest -n auto properties/"
 
 
-def test_the_page_of_rules_is_what_the_code_says() -> None:
-    """The page of the rules is what the code makes: requirements, sources, conditions, faults."""
-    assert RULES.read_text(encoding="utf-8") == rules_page()
+def test_the_pages_of_rules_are_what_the_code_says() -> None:
+    """The pages of the rules are what the code makes: requirements, sources, conditions, faults."""
+    texts = rule_pages.pages()
+    assert {*rule_pages.PAGES.glob("*.md")} == texts.keys() - {rule_pages.INDEX}
+    for path, text in texts.items():
+        assert path.read_text(encoding="utf-8") == text, path.name
+
+
+def test_every_rule_has_a_page_in_the_checkout() -> None:
+    """The address that reports name is that of a file, if the package names no site."""
+    for rule in ALL_RULES:
+        assert (ROOT / pages.page_of(rule)).is_file()
+    assert pages.page_of("GRAD-100") == ""
+
+
+def test_the_page_of_a_rule_is_on_the_site_if_the_package_names_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The address that reports name lies below that of the project's documentation."""
+    addresses = ["Source, https://example.org/source", "Documentation, https://example.org/site/"]
+    named = Mock(get_all=Mock(return_value=addresses))
+    monkeypatch.setattr(pages, "metadata", Mock(return_value=named))
+    pages.site.cache_clear()
+    try:
+        assert pages.page_of("GRAD-2") == "https://example.org/site/docs/rules/GRAD-2.html"
+    finally:
+        pages.site.cache_clear()
 
 
 def test_every_command_shown_is_one() -> None:
@@ -211,8 +236,11 @@ def test_every_dependency_has_its_reason_and_the_tested_set_is_pinned() -> None:
     source = (ROOT / "pyproject.toml").read_text()
     project = tomllib.loads(source)["project"]
     pinned = (ROOT / "constraints.txt").read_text()
-    for requirement in (*project["dependencies"], *project["optional-dependencies"]["test"]):
+    extras = project["optional-dependencies"].values()
+    for requirement in itertools.chain(project["dependencies"], *extras):
         assert re.search(rf'"{re.escape(requirement)}",\s+# \w+', source), requirement
-        assert re.search(rf"^{re.split('[<>=]', requirement)[0]}==", pinned, re.MULTILINE), (
-            requirement
-        )
+        name = re.split("[<>=]", requirement)[0]
+        own = name.removeprefix("ddp-invariants[").removesuffix("]")
+        assert own in project["optional-dependencies"] or re.search(
+            rf"^{name}==", pinned, re.MULTILINE
+        ), requirement
