@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any, ClassVar
 
 from ddp_invariants.cases.fields import Strict
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.words import brief
 
 
@@ -29,6 +30,8 @@ class ShardSituation(Strict):
     """The meaning of the capability."""
     may_crash: ClassVar[bool] = False
     """True if no document says that a sampler must expect a program that asks so."""
+    level: ClassVar[Level] = "extended"
+    """How ordinary a program is that asks so."""
     beyond_scripts: ClassVar[str] = "the program asks the sampler in another way"
     """Why no script can show a case in the situation."""
 

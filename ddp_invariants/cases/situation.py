@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from ddp_invariants.cases.fields import Strict
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.words import brief
 
 
@@ -35,6 +36,8 @@ class Situation(Strict):
     """True if the situation also holds in an earlier run that saves a state to load."""
     part: ClassVar[type]
     """The class of the field's value, or of its items, if the JSON form has objects for them."""
+    level: ClassVar[Level] = "extended"
+    """How ordinary a program in the situation is."""
     beyond_scripts: ClassVar[str] = ""
     """Why no script can show a case in the situation; "" if a script can."""
 

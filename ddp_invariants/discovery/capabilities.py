@@ -7,6 +7,7 @@ from dataclasses import replace
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.cases.shrink import without_layer
 from ddp_invariants.situations import SITUATIONS
@@ -36,6 +37,7 @@ def _layers(
     change: Callable[[Layer], Layer],
     probe: Iterable[Layer],
     *conditions: str,
+    level: Level = "extended",
 ) -> Capability:
     """Return a capability that a single layer shows."""
     return Capability(
@@ -43,10 +45,11 @@ def _layers(
         lambda case: _changed(case, change),
         replace(BASE, model=Model(4, (*FOUR, *probe))),
         frozenset(conditions),
+        level=level,
     )
 
 
-def _kind(kind: str, *conditions: str) -> Capability:
+def _kind(kind: str, *conditions: str, level: Level = "extended") -> Capability:
     """Return the capability to train a kind of layer."""
     layers = (*FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
     return Capability(
@@ -54,6 +57,7 @@ def _kind(kind: str, *conditions: str) -> Capability:
         lambda case: _dropped(case, kind),
         replace(BASE, model=Model(4, layers)),
         frozenset(conditions),
+        level=level,
     )
 
 
@@ -85,11 +89,17 @@ def _optimizer(
         lambda case: replace(case, optimizer=change(case.optimizer)),
         replace(BASE, optimizer=probe),
         frozenset(conditions),
+        level="core",
     )
 
 
 def _field(
-    name: str, plain: object, probe: TrainingCase, *conditions: str, value: object = None
+    name: str,
+    plain: object,
+    probe: TrainingCase,
+    *conditions: str,
+    value: object = None,
+    level: Level = "core",
 ) -> Capability:
     """Return a capability that one field of the case shows.
 
@@ -103,6 +113,7 @@ def _field(
         lambda case: replace(case, **{name: plain}),  # type: ignore[arg-type]  # the case checks it
         probe,
         frozenset(conditions),
+        level=level,
     )
 
 
@@ -133,7 +144,6 @@ def _enough(case: TrainingCase) -> TrainingCase:
 
 
 _SPARSE = frozenset({"a sparse gradient"})
-
 
 _OWN: dict[str, Capability] = {
     "bucket_cap": _field(
@@ -189,6 +199,7 @@ _OWN: dict[str, Capability] = {
         lambda layer: layer.bias,
         lambda layer: replace(layer, bias=False),
         (Layer("linear", 2, bias=True),),
+        level="core",
     ),
     "float64": Capability(
         lambda case: any(
@@ -200,6 +211,7 @@ _OWN: dict[str, Capability] = {
             lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
         ),
         _changed(BASE, lambda layer: replace(layer, dtype="float64")),
+        level="core",
     ),
     **{name: _low(name) for name in LOW_PRECISION},
     "complex": _layers(
@@ -219,13 +231,14 @@ _OWN: dict[str, Capability] = {
         lambda case: _dropped(case, "embedding"),
         replace(BASE, model=Model(4, (Layer("embedding"), *FOUR))),
         _SPARSE,
+        level="core",
     ),
-    "convolution": _kind("convolution"),
-    "norm": _kind("norm"),
+    "convolution": _kind("convolution", level="core"),
+    "norm": _kind("norm", level="core"),
     "batch_norm": _kind("batch_norm", "a batch normalised by itself"),
-    "attention": _kind("attention"),
-    "dropout": _kind("dropout"),
-    "terms": _kind("terms"),
+    "attention": _kind("attention", level="core"),
+    "dropout": _kind("dropout", level="core"),
+    "terms": _kind("terms", level="core"),
     # Small integers round in no dtype.
     "mixed": replace(
         _kind("mixed"),
@@ -238,6 +251,7 @@ _OWN: dict[str, Capability] = {
             optimizer=replace(case.optimizer, kind="adam", momentum=0.0, nesterov=False),
         ),
         BASE,
+        level="core",
     ),
     "momentum": _optimizer(
         lambda plan: plan.momentum > 0,
@@ -288,7 +302,12 @@ _OWN: dict[str, Capability] = {
         value="zero",
     ),
     "never_zeroed": _field(
-        "zero_grad", "set_to_none", replace(BASE, zero_grad="never"), "no zero_grad", value="never"
+        "zero_grad",
+        "set_to_none",
+        replace(BASE, zero_grad="never"),
+        "no zero_grad",
+        value="never",
+        level="extended",
     ),
     "one_rank": Capability(
         lambda case: case.world_size == 1,
@@ -297,6 +316,7 @@ _OWN: dict[str, Capability] = {
         ),
         replace(BASE, world_size=1),
         frozenset({"one rank"}),
+        level="core",
     ),
     "twice": _layers(
         lambda layer: layer.twice,
@@ -368,13 +388,11 @@ def _placed(own: dict[str, Capability]) -> dict[str, Capability]:
 TRAINING = _placed(_OWN)
 """The training capabilities by name, in the order of probing, without those of `SHOWN`."""
 
-
 REMOVED = {
     name: order for order, name in enumerate([*(name for name in TRAINING if name != "few"), "few"])
 }
 """The order in which capabilities are removed from a case; the removal that adds parameters is
 last."""
-
 
 SHOWN = ("no_sync", "bucketing", "overlap", "equal_buffers")
 """The training capabilities that no case contains.

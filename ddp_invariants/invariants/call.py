@@ -23,7 +23,7 @@ _SCRIPT = Script(beyond=CallShape.beyond_scripts)
     needs=(FORM,),
     source="torch.nn.Module: a module that wraps another takes its place in a program; "
     "torch's documentation of DistributedDataParallel, forward",
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=ANY_WORLD, least_steps=2, call_shapes=("all",)),
     excluded=(BY_ITSELF, lacks("takes and returns single tensors only", *FORMS)),
     after="RNG-1",
@@ -71,7 +71,7 @@ def _changed(call: ShapedCall, where: str) -> Failure | None:
     needs=(TRAINED,),
     source="Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2: the wrapper "
     "averages the gradients of the parameters of its module, and of no others",
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=ANY_WORLD, call_shapes=("trained",)),
     excluded=(
         BY_ITSELF,
@@ -122,7 +122,7 @@ def input_gradients_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
     needs=(OTHER_METHOD,),
     source="no document: a wrapper that passes its module's methods on invites their calls; torch's "
     "DistributedDataParallel does not offer them",
-    level="capability",
+    applies="capability",
     draws=Draws(least_steps=2, other_methods=True),
     excluded=(BY_ITSELF, LOSSY, lacks("offers no other method of the module", "other_methods")),
     after="CALL-2",

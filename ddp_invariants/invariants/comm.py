@@ -71,6 +71,7 @@ def _require_plain_steps(view: EvidenceView) -> None:
     draws=Draws(crossed=True),
     observed_groups=True,
     script=Script(checks=("sent",), follows_unused=True, follows_scaler=True),
+    level="core",
 )
 def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the recorded collectives of each process group among its members.
@@ -120,6 +121,7 @@ TIMING = "COMM-2"
     repeats_undisturbed=lambda case: bool(changed_timing(case)),
     explored=True,
     script=SEVERAL_RUNS,
+    level="core",
 )
 def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the same case run without its perturbation, and in the plain order."""
@@ -153,6 +155,7 @@ IN_FLIGHT = "COMM-3"
     draws=Draws(perturbed=("withheld",)),
     after="LIVE-1",
     observed_groups=True,
+    level="core",
 )
 def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases that withhold results until they are waited for.
@@ -203,7 +206,7 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
     "reductions as greedy filling makes.",
     needs=("one bucket", "several buckets"),
     source=f"{LI}: gradient bucketing",
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, least_steps=2, capped=True),
     excluded=(
         Exclusion(
@@ -251,7 +254,7 @@ def _delayed(plan: Perturbation) -> str:
     "With at least two buckets the first reduction starts before the last gradient is computed.",
     needs=("two buckets",),
     source=f"{LI}: overlapping computation with communication",
-    level="capability",
+    applies="capability",
     draws=Draws(
         world_sizes=FEW_RANKS, least_steps=2, capped=True, every_kind=True, perturbed=("none",)
     ),
@@ -335,7 +338,7 @@ def _bytes_sent(call: Call, world_size: int) -> float:
         "Patarasuk and Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of "
         "workstations"
     ),
-    level="observed",
+    applies="observed",
     observed_groups=True,
     script=OBSERVED_ONLY,
 )

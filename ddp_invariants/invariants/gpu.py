@@ -20,7 +20,7 @@ SLOWED = {
     needs=tuple(SLOWED.values()),
     source="the notes on CUDA semantics in torch's documentation: work on "
     "several streams has no order unless the program asks for one",
-    level="capability",
+    applies="capability",
     draws=Draws(perturbed=("slow communication", "slow computation")),
     excluded=(
         Exclusion(

@@ -53,6 +53,7 @@ CHANNELS_LAST = "channels_last parameter"
     excluded=(HIDDEN, OWNED),
     after="GRAD-13",
     script=Script(checks=("equal_gradients", "held"), follows_unused=True, follows_scaler=True),
+    level="core",
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise, on every step, including poisoned steps."""
@@ -76,6 +77,7 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     excluded=(HIDDEN, LOSSY),
     after="GRAD-5",
     script=Script(checks=MEAN, follows_unused=True),
+    level="core",
 )
 def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the exact mean of the gradients that the twins computed on the same batches."""
@@ -113,6 +115,7 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
     excluded=(HIDDEN, LOSSY),
     after="GRAD-2",
     script=Script(checks=MEAN, follows_unused=True),
+    level="core",
 )
 def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle, which shares no code with torch."""
@@ -140,6 +143,7 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
     excluded=(HIDDEN, OWNED),
     after="STATE-2",
     script=Script(checks=("fit",)),
+    level="core",
 )
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the structure recorded before wrapping."""
@@ -175,6 +179,7 @@ def _first_step_survived(failure: Failure) -> bool:
     after="GRAD-1",
     moved_after=MovedAfter("GRAD-2", _first_step_survived),
     script=Script(checks=MEAN, follows_unused=True),
+    level="core",
 )
 def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare every later step's gradient with the mean, if the first step's gradient was right.
@@ -206,7 +211,7 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     "NaN or infinity on one rank reaches every rank.",
     needs=("a NaN", "an infinity"),
     source="IEEE 754: a sum is not finite if one of its terms is not",
-    level="capability",
+    applies="capability",
     draws=Draws(poisoned=True),
     excluded=(HIDDEN, LOSSY, lacks("refuses values that are not finite", "nonfinite")),
     after="LIVE-7",
@@ -243,7 +248,7 @@ OF_A_KIND = (
     "dtypes in one model.",
     needs=(TWO_RANKS, *OF_A_KIND),
     source=SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(odd=True),
     excluded=(
         HIDDEN,

@@ -36,11 +36,12 @@ NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
         "cap above the model",
     ),
     source=SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(capped=True),
     excluded=(HIDDEN, LOSSY, lacks("takes no bucket capacity", "bucket_cap")),
     after="GRAD-3",
     script=Script(checks=MEAN, follows_unused=True),
+    level="core",
 )
 def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the mean again, on cases that set a bucket cap."""
@@ -70,7 +71,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     "that is nested or left by an exception.",
     needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
     source=f"{LI}: gradient accumulation, no_sync",
-    level="capability",
+    applies="capability",
     draws=Draws(accumulated=True, unused=True),
     excluded=(
         HIDDEN,
@@ -114,7 +115,7 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
     "other rank; if no rank uses the parameter, all ranks hold None or all hold zero.",
     needs=(TWO_RANKS, *UNUSED),
     source=f"{LI}: globally unused parameters",
-    level="capability",
+    applies="capability",
     draws=Draws(least_steps=2, unused=True),
     excluded=(lacks("takes no unused parameters", "unused"), HIDDEN, LOSSY),
     after="PARAM-6",
@@ -168,7 +169,7 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
         "the documentation of torch.distributed.algorithms.Join: the caller chooses the divisor of a "
         "sum"
     ),
-    level="capability",
+    applies="capability",
     draws=Draws(uneven=True),
     excluded=(HIDDEN, LOSSY, lacks("has no join, so all ranks need equally many batches", "join")),
     after="GRAD-9",
@@ -192,7 +193,7 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     "A step of K micro-steps is one step on a global batch of K * W * B samples.",
     needs=(TWO_RANKS, "several micro-steps"),
     source=SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(accumulated=True),
     excluded=(HIDDEN, LOSSY, _ONE_BACKWARD),
     after="GRAD-6",
@@ -240,7 +241,7 @@ CHECKPOINTS = {
     "or gradients are part of the loss.",
     needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
     source=SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(passes=True),
     excluded=(
         HIDDEN,

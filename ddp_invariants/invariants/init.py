@@ -70,6 +70,7 @@ def _like_the_source(
     excluded=(SEEDED,),
     after="INIT-3",
     script=Script(checks=("start", "started_parameters"), follows_scaler=True),
+    level="core",
 )
 def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with rank 0; the ranks were built differently on purpose."""
@@ -84,7 +85,7 @@ def parameters_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | No
     "values that rank 0 built.",
     needs=(DIFFERED,),
     source=_SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(buffers=True),
     excluded=(SEEDED, NO_BUFFERS),
     after="INIT-1",
@@ -112,6 +113,7 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     after="COMM-2",
     moved_after=MovedAfter("INIT-4", lambda failure: failure.fact == SOURCE_CHANGED),
     script=Script(checks=("structure",), follows_scaler=True),
+    level="core",
 )
 def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the structure on every rank, and the bits on the source rank."""
@@ -189,7 +191,7 @@ def _changed_value(view: EvidenceView) -> Failure | None:
     "INIT-4",
     "If equal seeds replace the broadcast, all ranks start from identical parameters and buffers.",
     source="a practice of some implementations: equal seeds instead of a broadcast",
-    level="declared",
+    applies="declared",
     excluded=(
         Exclusion(
             "broadcasts parameters at the start (see INIT-1)",
@@ -198,6 +200,7 @@ def _changed_value(view: EvidenceView) -> Failure | None:
     ),
     after="INIT-2",
     script=Script(checks=("start",), follows_scaler=True),
+    level="core",
 )
 def equal_seeds_start_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge only implementations that declare init = seed."""

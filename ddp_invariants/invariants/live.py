@@ -39,6 +39,7 @@ ENDS = "LIVE-1"
     confirmations=1,
     counts_when_injected=True,
     script=Script(checks=("last_forward",), follows_unused=True, follows_scaler=True),
+    level="core",
 )
 def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge ranks that hang or die; a rank that raises has ended."""
@@ -121,7 +122,7 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     "it, the next step is right.",
     needs=(FORWARD_ERROR, BACKWARD_ERROR),
     source=_SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, injected_failures=("forward error", "backward error")),
     excluded=(lacks("does not continue after an exception", "forward_error", "backward_error"),),
     after="COMM-1",
@@ -130,6 +131,7 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     repeats_undisturbed=lambda case: case.injected_failure is not None,
     counts_when_injected=True,
     script=Script(checks=(*MEAN, "surfaced")),
+    level="robust",
 )
 def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with an injected exception: it must reach the user, and every step must be right.
@@ -183,6 +185,7 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
     needs_all=True,
     costs=4,
     counts_when_injected=True,
+    level="robust",
 )
 def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases in which a rank is killed as a step starts.
@@ -267,6 +270,7 @@ The first run does not count, nor does a single growth.
     costs=4,
     counts_when_injected=True,
     script=SEVERAL_RUNS,
+    level="robust",
 )
 def nothing_is_left_behind(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases that repeat the run in the same processes: a leak grows after every run."""
@@ -313,7 +317,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "or unfrozen, parameters cast and cast back, a deep copy, or a state assigned as new tensors.",
     needs=tuple(INTERLUDES.values()),
     source=_SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(
         clipped=True,
         scaled=8,

@@ -25,7 +25,7 @@ _SOURCE = "no document: a wrapper belongs to its module and its process group al
     "wrapped again is reduced once.",
     needs=tuple(dict.fromkeys(condition(use) for use in (*BESIDE, *SAME, "unused"))),
     source=_SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, least_steps=2, second=True),
     excluded=(lacks("takes no second wrapper", "beside", "wrapped_again"), LOSSY),
     after="LIVE-5",
@@ -122,7 +122,7 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
     "an outer launcher, and other process groups.",
     needs=tuple(CONDITIONS.values()),
     source="no document: what the caller passes counts, and torch's settings change no gradient",
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, surrounded=True),
     excluded=(
         lacks(

@@ -31,6 +31,7 @@ CAST = "a forward under autocast"
     excluded=(BY_ITSELF,),
     after="CALL-1",
     script=Script(checks=("twin", "own_loss"), follows_scaler=True),
+    level="core",
 )
 def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each rank's loss bitwise with that of its unwrapped twin module.
@@ -68,6 +69,7 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
     ),
     after="BUF-2",
     script=Script(checks=("losses_differ",), follows_dropout=False),
+    level="core",
 )
 def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the losses of every two ranks.
@@ -127,6 +129,7 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
     draws=Draws(world_sizes=ANY_WORLD),
     after="LOSS-2",
     script=Script(checks=("mean_loss",), follows_dropout=False),
+    level="core",
 )
 def mean_loss_is_the_global_batchs(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with float64 on the global batch, within the forward's derived bound."""

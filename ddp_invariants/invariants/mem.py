@@ -17,7 +17,7 @@ _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
     "stated padding.",
     needs=("more than one rank", "optimizer with state"),
     source="Rajbhandari et al. 2020, ZeRO, arXiv:1910.02054: the stages' shares",
-    level="declared",
+    applies="declared",
     excluded=(Exclusion("shards nothing", lambda claims: not claims.declared.zero),),
     after="LIVE-4",
     script=OBSERVED_ONLY,

@@ -51,6 +51,7 @@ def _identical(
     source=_SOURCE,
     after="GRAD-10",
     script=Script(checks=("equal_parameters",), follows_unused=True, follows_scaler=True),
+    level="core",
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise, on every step."""
@@ -76,6 +77,7 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     ),
     after="PARAM-1",
     script=Script(checks=("equal_state",), follows_unused=True, follows_scaler=True),
+    level="core",
 )
 def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare momentum, moments and step counts bitwise."""
@@ -144,6 +146,7 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
     excluded=(LOSSY,),
     after="PARAM-2",
     script=Script(checks=("twin", "plain", "mean", "trajectory"), follows_main=False),
+    level="core",
 )
 def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle: bitwise if the arithmetic is exact, else within a derived bound."""
@@ -205,7 +208,7 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     "With one rank, training is bitwise the same as training without a wrapper.",
     needs=("one rank",),
     source=_SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=(1,)),
     excluded=(
         BY_ITSELF,
@@ -220,6 +223,7 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     ),
     after="MOD-3",
     script=Script(checks=("plain", "alone")),
+    level="core",
 )
 def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the same steps without a wrapper, in the same process."""
@@ -274,7 +278,7 @@ def _alike_with_nans(plain: Tensors, wrapped: Tensors) -> bool:
     "A frozen parameter does not change, nor does a parameter during the steps that freeze it.",
     needs=("frozen parameter", "frozen for some steps"),
     source=_SOURCE,
-    level="capability",
+    applies="capability",
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True, between_steps=("freeze", "unfreeze")),
     excluded=(lacks("takes no frozen parameters", "frozen"),),
     after="GRAD-4",
@@ -330,7 +334,7 @@ SCALED = (
         "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and "
         "the scale reduced"
     ),
-    level="capability",
+    applies="capability",
     draws=Draws(least_steps=2, scaled=1, autocast=4),
     excluded=(LOSSY, lacks("takes no loss scaler", "scaler")),
     after="GRAD-7",

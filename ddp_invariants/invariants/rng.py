@@ -37,7 +37,7 @@ RANKS, FORWARDS = (
     needs=(RANKS, FORWARDS),
     source="the notes on reproducibility and torch.manual_seed in torch's documentation: "
     "a program that seeds ranks differently wants different random numbers",
-    level="capability",
+    applies="capability",
     draws=Draws(
         between_steps=("evaluation", "forward only", "evaluation with gradients"), drawing=True
     ),

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Generic, Literal, ParamSpec, TypeVar
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.exclusions import Claims, Exclusion
@@ -16,7 +17,7 @@ from ddp_invariants.situations.turns import Turns
 
 Subject = TypeVar("Subject")
 Known = ParamSpec("Known")
-Level = Literal["core", "capability", "declared", "observed"]
+Applies = Literal["always", "capability", "declared", "observed"]
 
 CONFIRMATIONS = 3
 """Runs in fresh processes in which a failure is to be seen again."""
@@ -130,8 +131,10 @@ class Row:
         requirement: The requirement, in one sentence.
         needs: Conditions without which the rule has proved nothing in a run.
         source: The origin of the requirement.
-        level: `core` for every implementation; `capability` where one is offered; `declared` where
-            it is declared; `observed` if the rule never judges.
+        applies: `always` for every implementation; `capability` where one is offered; `declared`
+            where it is declared; `observed` if the rule never judges.
+        level: How ordinary the subject of the rule is. A failure belongs to this level, or to a less
+            ordinary one if the smallest case needs a situation of such a level.
         draws: The cases of the rule's own property.
         excluded: Reasons for which the rule does not apply, the first that holds is reported.
         after: The rule right before in the order of causes. In one and the same case, a failure of
@@ -161,7 +164,8 @@ class Row:
     requirement: str
     needs: tuple[str, ...] = ()
     source: str = ""
-    level: Level = "core"
+    applies: Applies = "always"
+    level: Level = "extended"
     draws: Draws | ShardDraws = field(default_factory=Draws)
     excluded: tuple[Exclusion, ...] = ()
     after: str = ""

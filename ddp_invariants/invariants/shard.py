@@ -46,6 +46,7 @@ SOURCE = "the documentation of torch.utils.data.DistributedSampler"
     after="SHARD-4",
     exhausted=True,
     script=Script(checks=("lengths",)),
+    level="core",
 )
 def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
     """Count the indices that are yielded; `len` is compared with the count."""
@@ -122,6 +123,7 @@ def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     after="SHARD-1",
     exhausted=True,
     script=Script(checks=("coverage",)),
+    level="core",
 )
 def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     """Compare sets of indices."""
@@ -167,6 +169,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     after="SHARD-2",
     exhausted=True,
     script=Script(checks=("disjoint",)),
+    level="core",
 )
 def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     """Count repetitions over all ranks."""
@@ -212,6 +215,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     draws=ShardDraws(scaled=True, asked=True),
     after="SHARD-5",
     script=Script(checks=("determined",)),
+    level="core",
 )
 def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     """Compare two processes with different hash seeds and global random states."""
@@ -239,11 +243,12 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     "With shuffle, set_epoch changes the order; without shuffle, it does not.",
     needs=("shuffle", "no shuffle"),
     source=SOURCE,
-    level="capability",
+    applies="capability",
     draws=ShardDraws(least_samples=CHANCE_FREE),
     excluded=(lacks("cannot shuffle", "shuffle"),),
     after="SHARD-7",
     script=Script(checks=("epochs",)),
+    level="core",
 )
 def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     """Judge only datasets so long that a chance repeat is below 1e-9.
@@ -296,6 +301,7 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     ),
     after="SHARD-3",
     script=Script(checks=("batches",)),
+    level="core",
 )
 def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
     """Run torch's own DataLoader and count its batches."""

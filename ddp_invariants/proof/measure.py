@@ -77,7 +77,7 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     rules = [
         rule.id
         for rule in ALL_RULES.values()
-        if rule.is_about_samplers == planted.is_sampler and rule.level != "observed"
+        if rule.is_about_samplers == planted.is_sampler and rule.applies != "observed"
     ]
     survey = trial.survey(rules, fault_search.cases or CASES * len(rules))
     if survey.sighting is None:

@@ -38,7 +38,8 @@ class RuleExplanation:
     Attributes:
         id: Such as `GRAD-2`.
         requirement: The fact that must hold.
-        level: `core`; `capability`: only if one is offered; `declared`: only if it is declared;
+        level: How ordinary its subject is: `core`, `extended` or `robust`.
+        applies: `always`; `capability`: only if one is offered; `declared`: only if it is declared;
             `observed`: never judged.
         source: The origin of the requirement.
         judged: How it is judged.
@@ -53,6 +54,7 @@ class RuleExplanation:
     id: str
     requirement: str
     level: str
+    applies: str
     source: str
     judged: str
     needs: tuple[str, ...]
@@ -90,6 +92,7 @@ def explain(name: str) -> RuleExplanation:
         rule.id,
         rule.requirement,
         rule.level,
+        rule.applies,
         rule.source,
         "\n\n".join(inspect.getdoc(candidate) or "" for candidate in judges),
         rule.needs,
@@ -135,27 +138,38 @@ def _properties() -> dict[str, str]:
 
 
 def listing(explanations: Sequence[RuleExplanation]) -> str:
-    """List every rule with its level and requirement."""
+    """List every rule with its level, its condition and its requirement."""
     # Imported here: only this command needs it.
     from rich.box import SIMPLE
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=SIMPLE, show_edge=False, pad_edge=False)
-    for title in ("rule", "level"):
+    for title in ("rule", "level", "judged"):
         table.add_column(title, no_wrap=True)
     table.add_column("requirement")
     for rule in explanations:
-        table.add_row(rule.id, rule.level, escape(rule.requirement))
+        table.add_row(rule.id, rule.level, rule.applies, escape(rule.requirement))
     return "\n".join(
         [*terminal.table_lines(table), "", *_LEVELS, "`ddp-invariants rules ID` explains one rule."]
     )
 
 
 _LEVELS = (
-    "core: for every implementation; capability: only if the implementation offers it;",
+    "core: the five invariants in ordinary programs; extended: everything else that is offered;",
+    "robust: argument checks, exceptions, deaths and leaks.",
+    "always: for every implementation; capability: only if the implementation offers it;",
     "declared: only if it is declared; observed: reported, never judged.",
 )
+
+
+JUDGED_FOR = {
+    "always": "every implementation",
+    "capability": "implementations that offer what it is about",
+    "declared": "implementations that declare what it is about",
+    "observed": "nobody: it is measured only",
+}
+"""The implementations that a rule is judged for, by when it applies."""
 
 
 def text(rule: RuleExplanation) -> str:
@@ -163,6 +177,7 @@ def text(rule: RuleExplanation) -> str:
     judged = [" ".join(paragraph.split()) for paragraph in rule.judged.split("\n\n")]
     fields = [
         ("level", [rule.level]),
+        ("judged for", [JUDGED_FOR[rule.applies]]),
         ("source", [rule.source]),
         ("judged", judged),
         ("needs", ["; ".join(rule.needs)]),

@@ -62,7 +62,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     if isinstance(case, TrainingCase) and failure.rule != ENDS and not case.kills:
         # A certificate shows what the ranks send, which plain groups do not record.
         runner.findings(case, observed=True)
-    runner.ledger.confirm(failure.rule, path, runner.evidence)
+    runner.ledger.confirm(failure.rule, case, path, runner.evidence)
     text = messages.violation(
         reported,
         name,

@@ -6,13 +6,15 @@ comes from their sum. So a violation that is seen while another rule is tested i
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
 
 from ddp_invariants.cases.case import Case, to_json
+from ddp_invariants.cases.levels import Level
+from ddp_invariants.discovery.levels import level_of, uncommon
 from ddp_invariants.discovery.unsettled import Unsettled
 from ddp_invariants.invariants.diagnosis.excerpts import example, of_violation
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
@@ -40,6 +42,11 @@ class Entry:
         unjudged: Reasons why it could not be judged, counted.
         failures: Case id to the failure in a few words, at most ten; `seen` counts all.
         seen: Cases with a failure.
+        seen_at: The number of these by the level of the failure.
+        ordinary: The number of judged cases that are ordinary (`discovery.levels`).
+        ordinary_met: The number of ordinary cases that met each condition.
+        blamed: For each confirmed violation its level, and what makes its smallest case less
+            ordinary.
         confirmed: Violations confirmed in fresh processes.
         not_claimed: The part of the rule that does not apply to the implementation; empty if all of
             it applies.
@@ -60,6 +67,10 @@ class Entry:
     unjudged: Counter[str] = field(default_factory=Counter)
     failures: dict[str, str] = field(default_factory=dict)
     seen: int = 0
+    seen_at: Counter[str] = field(default_factory=Counter)
+    ordinary: int = 0
+    ordinary_met: Counter[str] = field(default_factory=Counter)
+    blamed: list[tuple[Level, tuple[str, ...]]] = field(default_factory=list)
     confirmed: int = 0
     not_claimed: str = ""
     not_run: str = ""
@@ -67,8 +78,14 @@ class Entry:
     observed: list[float] = field(default_factory=list)
     first_failure: dict[str, Any] = field(default_factory=dict)
 
-    def add(self, finding: Finding, case_id: str) -> None:
-        """Enter one finding."""
+    def add(self, finding: Finding, case_id: str, levels: Mapping[str, Level]) -> None:
+        """Enter one finding.
+
+        Args:
+            finding: The finding.
+            case_id: Identifies its case.
+            levels: What makes the case less ordinary, with the levels.
+        """
         self.inconclusive |= finding.crashed
         if finding.unjudged:
             self.unjudged[finding.unjudged[:160]] += 1
@@ -76,16 +93,20 @@ class Entry:
         self.judged += 1
         self.compared += finding.compared
         self.met.update(finding.met)
+        if not levels:
+            self.ordinary += 1
+            self.ordinary_met.update(finding.met)
         self.worst = max(self.worst, finding.worst)
         # NaN is beyond every bound.
         self.errors[ceil(finding.worst * TENTHS) if finding.worst <= 1 else -1] += 1
         self._widen(finding.observed)
         if finding.failure is not None:
-            self.enter_failure(finding.failure, case_id)
+            self.enter_failure(finding.failure, case_id, levels)
 
-    def enter_failure(self, failure: Failure, case_id: str) -> None:
+    def enter_failure(self, failure: Failure, case_id: str, levels: Mapping[str, Level]) -> None:
         """Record a failure; ten are kept, all are counted."""
         self.seen += 1
+        self.seen_at[level_of(failure.rule, levels.values())] += 1
         if len(self.failures) < 10:
             self.failures[case_id] = f"{failure.fact}; {failure.where}"
 
@@ -99,11 +120,15 @@ class Entry:
         self.judged += entry.judged
         self.compared += entry.compared
         self.met.update(entry.met)
+        self.ordinary += entry.ordinary
+        self.ordinary_met.update(entry.ordinary_met)
         self.worst = max(self.worst, entry.worst)
         self.errors = [own + added for own, added in zip(self.errors, entry.errors, strict=True)]
         self.unjudged.update(entry.unjudged)
         self.failures.update(entry.failures)
         self.seen += entry.seen
+        self.seen_at.update(entry.seen_at)
+        self.blamed += entry.blamed
         self.confirmed += entry.confirmed
         self.not_claimed = self.not_claimed or entry.not_claimed
         self.not_run = self.not_run or entry.not_run
@@ -125,6 +150,9 @@ class Entry:
         if self.judged:
             return Verdict.HOLDS
         return Verdict.NOT_CLAIMED if self.not_claimed else Verdict.INCONCLUSIVE
+
+
+_COUNTERS = tuple(name for name, value in vars(Entry()).items() if isinstance(value, Counter))
 
 
 class Ledger:
@@ -168,8 +196,9 @@ class Ledger:
         """Enter a case with its findings."""
         self.cases += 1
         self.drawn.add(case)
+        levels = uncommon(case)
         for finding in findings:
-            self[finding.rule].add(finding, case_id)
+            self[finding.rule].add(finding, case_id, levels)
             if finding.failure is not None:
                 self._keep_first(finding.failure, case)
 
@@ -181,7 +210,8 @@ class Ledger:
         violated = any(entry.confirmed for entry in self.entries.values())
         for capability, failure, case in () if violated else failures:
             if not self[failure.rule].seen:
-                self[failure.rule].enter_failure(failure, f"the probe of {capability!r}")
+                where = f"the probe of {capability!r}"
+                self[failure.rule].enter_failure(failure, where, uncommon(case))
                 self._keep_first(failure, case)
 
     def _keep_first(self, failure: Failure, case: Case) -> None:
@@ -193,10 +223,19 @@ class Ledger:
             }
 
     def confirm(
-        self, rule: str, path: Path, evidence: TrainingEvidence | ShardEvidence | None
+        self, rule: str, case: Case, path: Path, evidence: TrainingEvidence | ShardEvidence | None
     ) -> None:
-        """Record that a rule's violation was confirmed and stored, with its display data."""
+        """Record that a rule's violation was confirmed and stored, with its display data.
+
+        Args:
+            rule: The rule.
+            case: The smallest case.
+            path: The file that stores the violation.
+            evidence: The evidence of a run of the case.
+        """
+        levels = uncommon(case)
         self[rule].confirmed += 1
+        self[rule].blamed.append((level_of(rule, levels.values()), tuple(levels)))
         self.stored[str(path)] = asdict(of_violation(evidence, rule))
 
     def look_at(self, evidence: TrainingEvidence | ShardEvidence) -> None:
@@ -244,7 +283,10 @@ class Ledger:
     def to_plain(self) -> dict[str, Any]:
         """Return the ledger as JSON-ready data: dicts, lists, strings, numbers."""
         entries = {
-            rule: {**vars(entry), "met": dict(entry.met), "unjudged": dict(entry.unjudged)}
+            rule: {
+                name: dict(value) if isinstance(value, Counter) else value
+                for name, value in vars(entry).items()
+            }
             for rule, entry in list(self.entries.items())
         }
         return {
@@ -275,7 +317,7 @@ class Ledger:
         ledger.drawn = Drawn.from_plain(plain["drawn"])
         ledger.examples = plain["examples"]
         for rule, entry in plain["entries"].items():
-            ledger.entries[rule] = Entry(
-                **{**entry, "met": Counter(entry["met"]), "unjudged": Counter(entry["unjudged"])}
-            )
+            counters = {name: Counter(entry[name]) for name in _COUNTERS}
+            blamed = [(level, tuple(names)) for level, names in entry["blamed"]]
+            ledger.entries[rule] = Entry(**{**entry, **counters, "blamed": blamed})
         return ledger

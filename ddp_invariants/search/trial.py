@@ -8,11 +8,13 @@ evidence, and the ledger keeps their findings.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.discovery.levels import ENOUGH, needed_of_ordinary, ordinary, plainly
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
@@ -35,7 +37,15 @@ __all__ = ["Cases", "Options", "Trial"]
 ROUNDS = 5
 """Searches a property makes at most. It makes another while a situation its rule needs is unmet."""
 
+ORDINARY_SHARE = 4
+"""One in so many cases of a core rule's property is an ordinary case, at least."""
+
 Cases = SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]
+
+
+def _asked(rule: str, cases: SearchStrategy[Any]) -> SearchStrategy[Asked]:
+    """Return the cases with the rule that they are drawn for."""
+    return cases.map(lambda case: Asked(rule, case))
 
 
 class Trial(Runner):
@@ -95,7 +105,7 @@ class Trial(Runner):
             raise NotJudged(f"{rule} is not claimed: {reason}")
         self.ledger.tested.add(rule)
         try:
-            self._certify(rule, cases_for(rule, self.scope) if cases is None else cases)
+            self._certify(rule, cases)
         except (Violation, NotJudged):
             raise
         except BaseException:
@@ -131,15 +141,20 @@ class Trial(Runner):
             f"{rule} does not deviate, and was {why}; take the deviation out of its file"
         )
 
-    def _certify(self, rule: str, cases: Cases) -> None:
+    def _certify(self, rule: str, cases: Cases | None) -> None:
         """Search for a failure of a rule, and confirm it."""
         if self.options.replay is not None:
             self._judge_alone(rule, self.options.replay)
             return
         search = Search(self, rule)
-        asked: SearchStrategy[Asked] = cases.map(lambda case: Asked(rule, case))
+        drawn = cases_for(rule, self.scope) if cases is None else cases
         count = -(-self.options.cases // ALL_RULES[rule].costs)
         try:
+            if cases is None and ALL_RULES[rule].level == "core":
+                ordinarily = -(-count // ORDINARY_SHARE)
+                self._search_ordinary(search, rule, ordinarily)
+                count = max(1, count - ordinarily)
+            asked = _asked(rule, drawn)
             for number in range(ROUNDS):
                 search.drive(f"{rule}/{number}", asked, count)
                 if not search.missing() or not search.judged:
@@ -154,6 +169,22 @@ class Trial(Runner):
             confirm.confirm(self, rule, *simplest)
         search.require_proof()
 
+    def _search_ordinary(self, search: Search, rule: str, count: int) -> None:
+        """Search ordinary cases, before all others: the level `core` is judged by these alone.
+
+        Raises:
+            Violation: A case fails.
+            Flaky: A case failed once, and not again.
+        """
+        needed = {*needed_of_ordinary(rule)} - self.scope.unclaimed - self.scope.beyond(rule)
+        cases = cases_for(rule, ordinary(self.scope)).map(plainly)
+        for number in range(ROUNDS):
+            search.drive(f"{rule}/ordinary/{number}", _asked(rule, cases), count)
+            entry = self.ledger[rule]
+            proved = entry.ordinary >= ENOUGH and needed <= entry.ordinary_met.keys()
+            if proved or not search.judged:
+                break
+
     def _judge_alone(self, rule: str, case: Case) -> None:
         """Judge the case to replay, in fresh processes.
 
@@ -167,7 +198,7 @@ class Trial(Runner):
         name = self.under_test.named(case)
         if failure is not None:
             path = confirm.path_of(self, case, failure.rule)
-            self.ledger.confirm(failure.rule, path, self.evidence)
+            self.ledger.confirm(failure.rule, case, path, self.evidence)
             repeat = messages.how_to_repeat(self.options.command, failure.rule, rule, path)
             unstored = ""
             if not path.exists():  # An existing file was confirmed in more runs.

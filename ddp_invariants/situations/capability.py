@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.situation import Situation
 
@@ -39,6 +40,7 @@ class Capability:
             capability; "" if `implementation.declarations` describes them.
         varieties: Functions that return whether a case contains a certain variety of the feature,
             by its name. A survey aims at each, as at the feature itself.
+        level: How ordinary programs with the feature are.
     """
 
     present: Callable[[TrainingCase], bool]
@@ -48,6 +50,7 @@ class Capability:
     after: str = ""
     words: str = ""
     varieties: Mapping[str, Callable[[TrainingCase], bool]] = field(default_factory=dict)
+    level: Level = "extended"
 
 
 def of_situation(
@@ -61,4 +64,5 @@ def of_situation(
         frozenset(conditions),
         after,
         words,
+        level=kind.level,
     )

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.program import InjectedFailure, InjectedFailureKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
@@ -25,6 +26,7 @@ class FailureInjection(Situation):
     """
 
     options: ClassVar[dict[str, Any]] = {"injected_failures": ()}
+    level: ClassVar[Level] = "robust"
     moment: ClassVar[str] = "failures"
     in_whole_steps: ClassVar[bool] = True
     part: ClassVar[type] = InjectedFailure
@@ -113,4 +115,5 @@ def _capability(kind: InjectedFailureKind, condition: str, after: str) -> Capabi
         replace(BASE, situations=(FailureInjection(InjectedFailure(kind)),), steps=3),
         frozenset({condition}),
         after,
+        level=FailureInjection.level,
     )

@@ -83,4 +83,5 @@ def _capability(style: NoSync, condition: str, after: str) -> Capability:
         replace(BASE, accumulation=2, situations=(NoSyncStyle(style),)),
         frozenset({condition}),
         after,
+        level="robust" if style == "error" else "extended",
     )

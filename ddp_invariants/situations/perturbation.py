@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.program import Perturbation, PerturbationKind
 from ddp_invariants.cases.shrink import simpler_fields
 from ddp_invariants.cases.situation import Situation
@@ -30,6 +31,7 @@ class Perturbed(Situation):
     """
 
     options: ClassVar[dict[str, Any]] = {"perturbed": PERTURBATIONS}
+    level: ClassVar[Level] = "core"  # Any program may meet any timing.
     moment: ClassVar[str] = "timing"
     in_whole_steps: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False

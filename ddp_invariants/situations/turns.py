@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, one_of, require
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.draft import Draft
 
@@ -45,6 +46,7 @@ class Turns(Situation):
             Calls are starts of collectives and waits. A result without an entry lags by none.
     """
 
+    level: ClassVar[Level] = "core"  # Any program may meet any timing.
     moment: ClassVar[str] = "forwards"
     in_whole_steps: ClassVar[bool] = True
 

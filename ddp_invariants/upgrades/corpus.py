@@ -63,7 +63,7 @@ def _random_cases(scope: Scope, count: int, name: str) -> list[Case]:
     rules = [
         rule
         for rule in ALL_RULES.values()
-        if not (scope.excluded(rule.id) or rule.draws.costly or rule.level == "observed")
+        if not (scope.excluded(rule.id) or rule.draws.costly or rule.applies == "observed")
     ]
     about = {
         of_sampler: unlike(rule.id for rule in rules if rule.is_about_samplers == of_sampler)

@@ -26,7 +26,7 @@ from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.report.rulebook import RuleExplanation, explain
+from ddp_invariants.report.rulebook import JUDGED_FOR, RuleExplanation, explain
 from ddp_invariants.search.messages import labelled
 from ddp_invariants.situations import SITUATIONS
 
@@ -35,12 +35,11 @@ INDEX = ROOT / "docs" / "rules.md"
 PAGES = ROOT / "docs" / "rules"
 VIOLATIONS = ROOT / "tests" / "quality" / "violations.json"
 LEVELS = {
-    "core": "every implementation",
-    "capability": "implementations that offer the capability",
-    "declared": "implementations that declare it",
-    "observed": "nobody: the rule is measured only",
+    "core": "the five invariants, in ordinary programs",
+    "extended": "everything else that an implementation may offer",
+    "robust": "argument checks, exceptions, deaths and leaks",
 }
-"""The implementations that a rule of each level is judged for."""
+"""The subjects of the rules of each level."""
 INVARIANTS = {
     "INIT": "Identical initialisation",
     "SHARD": "Disjoint shards",
@@ -88,17 +87,24 @@ def _index() -> str:
         ),
         "`ddp-invariants rules GRAD-2` prints one rule.",
         "The [glossary](glossary.md) defines the words.",
-        "The level says when a rule is judged:",
+        "The level says how ordinary the subject of a rule is:",
         "",
-        "| level | judged for |",
+        "| level | subject |",
         "|---|---|",
         *(f"| {level} | {meaning} |" for level, meaning in LEVELS.items()),
+        "",
+        "The next word says when a rule is judged:",
+        "",
+        "| judged | for |",
+        "|---|---|",
+        *(f"| {applies} | {meaning} |" for applies, meaning in JUDGED_FOR.items()),
     ]
     for invariant, title in INVARIANTS.items():
         text += ["", f"## {invariant}: {title[:1].lower()}{title[1:]}", ""]
-        text += ["| rule | level | requirement |", "|---|---|---|"]
+        text += ["| rule | level | judged | requirement |", "|---|---|---|---|"]
         text += [
-            f"| [{rule.id}](rules/{rule.id}.md) | {rule.level} | {_cell(rule.requirement)} |"
+            f"| [{rule.id}](rules/{rule.id}.md) | {rule.level} | {rule.applies} | "
+            f"{_cell(rule.requirement)} |"
             for rule in ALL_RULES.values()
             if rule.invariant == invariant
         ]
@@ -121,7 +127,8 @@ def _page(rule: Row) -> str:
         "",
         "| | |",
         "|---|---|",
-        f"| level | {rule.level}: judged for {LEVELS[rule.level]} |",
+        f"| level | {rule.level}: {LEVELS[rule.level]} |",
+        f"| judged for | {JUDGED_FOR[rule.applies]} |",
         f"| source | {_cell(rule.source)} |",
         (
             f"| code | the judge in [`{judge}`](../../ddp_invariants/{judge}), "

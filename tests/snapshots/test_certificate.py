@@ -365,7 +365,7 @@ def test_errors_are_counted_in_tenths_of_their_bound() -> None:
     """
     entry = Entry()
     for worst in (0.0, 0.05, 0.1, 0.11, 1.0, 1.0001, float("inf"), float("nan")):
-        entry.add(Finding("GRAD-2", compared=1, worst=worst), "abcdef")
+        entry.add(Finding("GRAD-2", compared=1, worst=worst), "abcdef", {})
     assert entry.errors == [1, 2, 1, 0, 0, 0, 0, 0, 0, 0, 1, 3]
 
 

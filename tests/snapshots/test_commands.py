@@ -372,13 +372,15 @@ def test_every_rule_is_explained() -> None:
         file, _, line = explanation.code.partition(":")
         source = (ROOT / "ddp_invariants" / file).read_text().splitlines()[int(line) - 1 :]
         assert any(f'"{rule}"' in text for text in source[:3]), rule
-        assert explanation.level in ("core", "capability", "declared", "observed")
+        assert explanation.level in ("core", "extended", "robust")
+        assert explanation.applies in ("always", "capability", "declared", "observed")
     text = invoke("rules", "grad2").output
     assert text.startswith("GRAD-2  The gradient is the mean of the ranks' local gradients")
     assert "catches   NeverDivides: Summed, never divided" in text
     assert "exactness = lossy" in text
-    assert rulebook.explain("MEM-1").level == "declared"
-    assert rulebook.explain("GRAD-9").level == "capability"
+    assert rulebook.explain("MEM-1").applies == "declared"
+    assert rulebook.explain("GRAD-9").applies == "capability"
+    assert rulebook.explain("SHARD-7").level == "robust"
     listed = json.loads(invoke("rules", "--json").output)
     assert [entry["id"] for entry in listed] == list(SHIPPED)
     assert (

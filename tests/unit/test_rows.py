@@ -121,13 +121,13 @@ def test_a_failure_of_its_own_kind_has_another_place(
 
 
 @pytest.mark.parametrize("rule", [rule for rule in SHIPPED if rule != "COMM-6"])
-def test_the_level_of_a_rule_agrees_with_its_exclusions(rule: str) -> None:
+def test_when_a_rule_applies_agrees_with_its_exclusions(rule: str) -> None:
     """A plain DDP is excluded from a `declared` rule; a DDP without capabilities from a `capability` one."""
     declares_nothing = Scope(backend=Backend("gloo-cuda", "cuda"))
     offers_nothing = Scope(without=frozenset(CAPABILITIES))
-    level = "capability" if offers_nothing.excluded(rule) else "core"
-    level = "declared" if declares_nothing.excluded(rule) else level
-    assert ALL_RULES[rule].level == level
+    applies = "capability" if offers_nothing.excluded(rule) else "always"
+    applies = "declared" if declares_nothing.excluded(rule) else applies
+    assert ALL_RULES[rule].applies == applies
 
 
 @pytest.mark.parametrize("rule", SHIPPED)

@@ -1041,7 +1041,7 @@ def test_a_rule_that_crashes_hides_no_other_and_is_inconclusive() -> None:
     assert finding.crashed
     assert "the rule itself crashed: KeyError" in finding.unjudged
     ledger = Ledger()
-    ledger["GRAD-2"].add(finding, "")
+    ledger["GRAD-2"].add(finding, "", {})
     assert ledger["GRAD-2"].verdict is Verdict.INCONCLUSIVE
 
 

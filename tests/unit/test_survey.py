@@ -38,7 +38,7 @@ def rules_of(*, samplers: bool) -> list[str]:
     return [
         rule.id
         for rule in ALL_RULES.values()
-        if rule.is_about_samplers == samplers and rule.level != "observed"
+        if rule.is_about_samplers == samplers and rule.applies != "observed"
     ]
 
 

@@ -1,0 +1,22 @@
+"""The levels by which a verdict is told first: ordinary programs, all others, and failures on purpose.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+Level = Literal["core", "extended", "robust"]
+"""How ordinary the subject of a rule, a capability or a situation is.
+
+`core`: the five invariants, and programs as most people write them: dense, contiguous float
+parameters, all of them used, in plain steps. `extended`: everything else that an implementation may
+offer. `robust`: argument checks, exceptions, deaths and leaks.
+"""
+LEVELS: tuple[Level, ...] = get_args(Level)
+"""The levels, the most ordinary one first."""
+
+
+def highest(levels: Iterable[Level]) -> Level:
+    """Return the least ordinary of some levels; `core` if there are none."""
+    return max(levels, key=LEVELS.index, default="core")
