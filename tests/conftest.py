@@ -19,7 +19,7 @@ from xdist.scheduler import (  # type: ignore[import-untyped]  # it has no marke
 from ddp_invariants import faults
 from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.search.trial import Options, Trial
 
@@ -95,6 +95,7 @@ def fault_of(name: str) -> str:
 def pool(host_addresses: list[str]) -> Iterator[Pool]:
     """Yield a pool of ranks for the tests of this worker."""
     with Pool(host_addresses) as pool:
+        pool.limit(DEADLINE)
         yield pool
 
 

@@ -10,8 +10,9 @@ import click
 from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes.backends import BACKENDS, DEVICES
+from ddp_invariants.processes.pool import DEADLINE
 from ddp_invariants.session import option_texts
-from ddp_invariants.session.option_values import WORKERS, WholeNumber
+from ddp_invariants.session.option_values import SECONDS, WORKERS, WholeNumber
 
 
 class Whole(click.ParamType[int]):
@@ -98,6 +99,17 @@ def _naming(command: Callable[..., Any], texts: list[str]) -> Callable[..., Any]
             multiple=option.repeatable,
         )(command)
     return command
+
+
+def limiting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the option for the time that a case may idle."""
+    return click.option(
+        "--deadline",
+        type=Whole(SECONDS),
+        default=int(DEADLINE),
+        metavar="S",
+        help=option_texts.DEADLINE,
+    )(command)
 
 
 def placing(command: Callable[..., Any]) -> Callable[..., Any]:

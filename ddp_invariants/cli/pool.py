@@ -9,7 +9,7 @@ from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, unusa
 from ddp_invariants.processes import backends, job
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.processes.hosts import Hosts
-from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.pool import DEADLINE, Pool
 
 
 @contextmanager
@@ -38,20 +38,23 @@ def joined(context: click.Context) -> Iterator[None]:
 
 
 @contextmanager
-def ranks(backend: BackendName, device: DeviceName | None, least: int) -> Iterator[Pool]:
+def ranks(
+    backend: BackendName, device: DeviceName | None, least: int, deadline: float = DEADLINE
+) -> Iterator[Pool]:
     """Start ranks over a backend, on a device.
 
     Args:
         backend: As the options name it.
         device: Likewise.
         least: The number of ranks that the command needs.
+        deadline: Seconds that a case may idle.
 
     Raises:
         CaseError: There are too few ranks; or the backend or the device is not available.
         HarnessError: The harness failed.
     """
     resolved, job_ranks = backends.wanted(backend, device), job.led()
-    with closing(job_ranks or Hosts()) as hosts, Pool(hosts.addresses, backend=resolved) as pool:
+    with closing(job_ranks or Hosts()) as hosts, Pool(hosts.addresses, deadline, resolved) as pool:
         device_infos = pool.device_infos(1 if job_ranks is None else job_ranks.job.world_size)
         reason = backends.not_run(resolved, device_infos[0])
         most, bounded = backends.bound(resolved, device_infos) or (least, "")

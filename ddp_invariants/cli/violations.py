@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cli.options import placing, renaming
+from ddp_invariants.cli.options import limiting, placing, renaming
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
@@ -17,7 +17,7 @@ from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, Expor
 from ddp_invariants.implementation.spec import OPTIONS, Ddp, Sampler, defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.processes.hosts import Hosts
-from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.records import reading
 from ddp_invariants.records import violation as records
 from ddp_invariants.report import machine, terminal
@@ -30,6 +30,7 @@ from ddp_invariants.report import machine, terminal
 @click.argument("violation", metavar="ID")
 @renaming
 @placing
+@limiting
 @click.option(
     "--rules",
     "own",
@@ -47,6 +48,7 @@ def replay(
     own: tuple[str, ...],
     backend: BackendName,
     device: DeviceName | None,
+    deadline: int,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -76,10 +78,14 @@ def replay(
                 "that adds it: --rules FILE"
             )
         with ranks(
-            backend, device, case.ranks_needed if isinstance(case, TrainingCase) else 1
+            backend,
+            device,
+            case.ranks_needed if isinstance(case, TrainingCase) else 1,
+            deadline,
         ) as pool:
             replay_result = replayed(pool, case, ddp, sampler, rule)
         added = [word for file in own for word in ("--rules", file)] + pool.backend.options.split()
+        added += ["--deadline", str(deadline)] if deadline != DEADLINE else []
         repeat = shlex.join(
             ["ddp-invariants", "replay", violation, *_given(context, options), *added]
         )

@@ -36,7 +36,6 @@ ENDS = "LIVE-1"
     draws=Draws(world_sizes=ANY_WORLD),
     after="LIVE-3",
     needs_all=True,
-    confirmations=1,
     counts_when_injected=True,
     script=Script(checks=("last_forward",), follows_unused=True, follows_scaler=True),
     level="core",

@@ -6,6 +6,7 @@ from typing import Any
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.errors import EvidenceError
+from ddp_invariants.processes.pace import Spent
 from ddp_invariants.records.decoding import rank_evidence
 from ddp_invariants.records.evidence import (
     Incident,
@@ -58,10 +59,11 @@ class Answer:
 
 @dataclass
 class Answers:
-    """The answers of the ranks, and the incident that explains missing answers."""
+    """The answers of the ranks, the incident that explains missing answers, and the time spent."""
 
     by_rank: dict[int, Answer] = field(default_factory=dict)
     incident: Incident | None = None
+    spent: Spent = field(default_factory=Spent)
 
     def header(self, rank: int) -> dict[str, Any]:
         """Return the plain part of a rank's answer."""

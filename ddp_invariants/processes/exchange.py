@@ -15,6 +15,7 @@ from ddp_invariants.errors import AlteredHarness, HarnessError, LoadFailure, Wir
 from ddp_invariants.processes import wire
 from ddp_invariants.processes.answers import Answer, Answers, is_readable
 from ddp_invariants.processes.backends import Backend
+from ddp_invariants.processes.pace import Patience
 from ddp_invariants.processes.process import HostClient, Process
 from ddp_invariants.processes.remote import RemoteHost, RemoteProcess, connected
 from ddp_invariants.processes.watch import Watch
@@ -66,7 +67,11 @@ class RankProcesses:
     # Requests and answers.
 
     def ask(
-        self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool = False
+        self,
+        requests: dict[int, dict[str, Any]],
+        patience: Patience | float,
+        *,
+        mortal: bool = False,
     ) -> Answers:
         """Send every rank its request, and collect the answers until `patience` (seconds) ends.
 
@@ -79,13 +84,14 @@ class RankProcesses:
             AlteredHarness: The implementation replaced code of the harness.
         """
         try:
-            return self._exchange(requests, patience, mortal=mortal)
+            whole = patience if isinstance(patience, Patience) else Patience.of(patience)
+            return self._exchange(requests, whole, mortal=mortal)
         except HarnessError:  # Some ranks have not answered, and must never be asked again.
             self.retire()
             raise
 
     def _exchange(
-        self, requests: dict[int, dict[str, Any]], patience: float, *, mortal: bool
+        self, requests: dict[int, dict[str, Any]], patience: Patience, *, mortal: bool
     ) -> Answers:
         answers, waiting = Answers(), self._send(requests)
         incoming = {control: wire.Incoming() for control in waiting}
@@ -119,6 +125,7 @@ class RankProcesses:
             # An answer may have come while this process, too, queued for a processor.
             if hung and len(waiting) == silent:
                 break
+        answers.spent = watch.spent
         self._reject_failures(answers)
         if waiting or dead:
             answers.incident = self._incident(set(waiting.values()), dead, watch)

@@ -1,7 +1,9 @@
 """Persistent ranks: run a case on them, return their evidence, replace them when in doubt."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any, NoReturn, Self
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
@@ -11,6 +13,7 @@ from ddp_invariants.processes import losses
 from ddp_invariants.processes.answers import quiescent, training_evidence
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend, DeviceInfo
 from ddp_invariants.processes.exchange import CONNECTING, GRACE, SIMULATOR, RankProcesses
+from ddp_invariants.processes.pace import Pace
 from ddp_invariants.records.dealings import Dealing, from_one_row
 from ddp_invariants.records.decoding import simulated_evidence, together
 from ddp_invariants.records.evidence import Incident, ShardEvidence, TrainingEvidence
@@ -51,6 +54,7 @@ class Pool:
         self._simulated, self._losses = 0, losses.Losses()
         self._scattering: set[Ddp | Sampler] = set()
         self.not_simulated: dict[Ddp, str] = {}
+        self._paces = defaultdict[Ddp | Sampler, Pace](Pace)
         self.deadline, self.patience_for_loading, self.backend = deadline, LOADING, backend
 
     def close(self) -> None:
@@ -62,6 +66,13 @@ class Pool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def limit(self, deadline: float) -> None:
+        """Give every case this deadline, also the first one of an implementation.
+
+        Planted faults neither import nor compile, and many of them hang.
+        """
+        self.deadline, self._paces = deadline, defaultdict(partial(Pace, first=False))
 
     def anew(self) -> None:
         """End all ranks, so that the next request goes to new processes without any history."""
@@ -214,9 +225,10 @@ class Pool:
                 }
                 for rank in ranks
             },
-            patience,
+            self._paces[ddp].patience(patience),
             mortal=case.kills,
         )
+        self._paces[ddp].learn(answers.spent, ended=answers.incident is None)
         evidence = training_evidence(
             case, answers, lambda rank: self.processes.running[rank].printed()
         )
@@ -249,6 +261,7 @@ class Pool:
 
     def _simulate(self, case: TrainingCase, ddp: Ddp) -> TrainingEvidence | None:
         self._require_loaded(ddp, [SIMULATOR])
+        seconds = self._paces[ddp].patience(self.deadline).busy
         answers = self.processes.ask(
             {
                 SIMULATOR: {
@@ -256,10 +269,10 @@ class Pool:
                     "case": case,
                     "ddp": ddp.to_plain(),
                     "number": self.processes.requests + 1,
-                    "seconds": self.deadline,
+                    "seconds": seconds,
                 }
             },
-            SIMULATED * self.deadline + GRACE,
+            SIMULATED * seconds + GRACE,
         )
         self._simulated += 1
         if answers.incident is not None:
@@ -324,8 +337,10 @@ class Pool:
             return self._scattered(case, sampler, patience, fresh=fresh)
         request = {"do": "shards", "case": case, "sampler": sampler.to_plain()}
         answers = self.processes.ask(
-            {0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}}, patience
+            {0: {**request, "disturb": 1}, 1: {**request, "disturb": 1001}},
+            self._paces[sampler].patience(patience),
         )
+        self._paces[sampler].learn(answers.spent, ended=answers.incident is None)
         if (
             fresh
             or answers.incident is not None
@@ -382,7 +397,10 @@ class Pool:
                 "number": self.processes.requests + 1,
                 "disturb": 1 + 1000 * turn,
             }
-            answers = self.processes.ask(dict.fromkeys(ranks, request), patience)
+            answers = self.processes.ask(
+                dict.fromkeys(ranks, request), self._paces[sampler].patience(patience)
+            )
+            self._paces[sampler].learn(answers.spent, ended=answers.incident is None)
             incident, quiet = answers.incident, quiet and quiescent(ranks, answers, kept=1)
             if incident is not None:
                 break

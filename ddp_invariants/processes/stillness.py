@@ -10,11 +10,17 @@ A thread that an overloaded machine starves is in state R, not asleep.
 [Note: own time] The deadline is no wall-clock time, or an overloaded machine would accuse right
 implementations. The time in which threads queue for a processor does not count. The queueing of
 I/O threads counts only while other threads run, since I/O threads of ranks that sleep queue, too.
+
+[Note: busy] A rank that imports, compiles or waits for a compiler is busy and does not hang. So the
+deadline is a time in which no thread of any rank runs, nor one of a program that a rank has started.
+The time in which one runs has a limit of its own, which ends a loop. A thread that polls now and
+then is busy only for the time that it has a processor.
 """
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from ddp_invariants.processes.pace import Patience, Spent
 from ddp_invariants.processes.threads import IO_THREAD, Look, ThreadLook
 
 INTERVAL = 0.1
@@ -24,7 +30,7 @@ STILL = 0.29
 TURNS = 8
 """The number of times that each I/O thread must run meanwhile. A message passes at most three of them."""
 PATIENT = 10
-"""Factor on the deadline that ends a request in any case, however busy the machine is."""
+"""Factor on the patience that ends a request in any case, however busy the machine is."""
 
 _NEW = ThreadLook("", "S", 0, 0, 0)
 
@@ -53,15 +59,16 @@ class Silence:
     """The time that a request takes, by the ranks' own account.
 
     Args:
-        patience: Seconds of their own time that the ranks may take.
+        patience: The time that it may take.
 
     Attributes:
-        patience: The same; less once a rank has raised or died.
+        patience: The same; less idle time once a rank has raised or died.
     """
 
-    def __init__(self, patience: float) -> None:
-        self.patience, self._whole = patience, patience
+    def __init__(self, patience: Patience) -> None:
+        self.patience, self._whole = patience, max(patience.idle, patience.busy)
         self._queued, self._starved, self._hastened = 0.0, False, False
+        self._busy, self._below = 0.0, 0.0
         self._first: Looks | None = None
         self._last: Looks | None = None
         self._still_since: Looks | None = None
@@ -88,17 +95,43 @@ class Silence:
                 sum(thread.queued for thread in now.values())
                 - sum(before.get(place, _NEW).queued for place in now)
             ) / 1e9
+        self._add_busy(changes, looks.moment - last.moment)
         if active or now.keys() != before.keys() or any(t.state != "S" for t, _ in changes):
             self._still_since = looks
 
-    def own_time(self, elapsed: float) -> float:
+    def _add_busy(self, changes: list[tuple[ThreadLook, ThreadLook]], seconds: float) -> None:
+        """Add the time between two looks in which a thread had a processor, or waited for a disk."""
+        own, below = (
+            max(
+                (
+                    seconds if thread.state == "D" else (thread.ran - earlier.ran) / 1e9
+                    for thread, earlier in changes
+                    if thread.below is wanted
+                ),
+                default=0.0,
+            )
+            for wanted in (False, True)
+        )
+        if own >= below:
+            self._busy += min(own, seconds)
+        else:
+            self._below += min(below, seconds)
+
+    def spent(self, elapsed: float) -> Spent:
         """Return the seconds that have passed, less those in which the ranks queued to run."""
-        return max(elapsed - self._queued, 0.0)
+        busy = self._busy + self._below
+        return Spent(max(elapsed - self._queued - busy, 0.0), busy)
+
+    @property
+    def waited_below(self) -> float:
+        """Seconds in which only programs ran that a rank had started."""
+        return self._below
 
     def hasten(self, elapsed: float, grace: float) -> None:
-        """Allow only some more seconds of the ranks' own time from now on; only once."""
+        """Allow only some more seconds of idle time from now on; only once."""
         if not self._hastened:
-            self.patience = min(self.patience, self.own_time(elapsed) + grace)
+            idle = min(self.patience.idle, self.spent(elapsed).idle + grace)
+            self.patience = self.patience._replace(idle=idle)
             self._hastened = True
 
     def forget(self) -> None:
@@ -118,20 +151,17 @@ class Silence:
             if thread.name == IO_THREAD
         )
 
-    def over(self, elapsed: float, silent: set[int]) -> Reason | None:
-        """Return why the request has taken too long; None if it has not.
-
-        Args:
-            elapsed: Seconds since the request.
-            silent: The ranks that have not answered.
-        """
-        if elapsed < self.patience:
-            return None
-        if self.longest_run(silent) >= self._whole:
+    def over(self, elapsed: float) -> Reason | None:
+        """Return why a request has taken too long after some seconds; None if it has not."""
+        patience = self.patience
+        if self._last is None:  # Nobody could look, so nobody knows which time was idle.
+            usual = patience.idle if self._hastened else max(patience.idle, patience.busy)
+            return "silent" if elapsed >= usual else None
+        if self._busy >= patience.busy or self._below >= patience.below:
             return "runs"
-        if self.own_time(elapsed) >= self.patience and not self._starved:
+        if self.spent(elapsed).idle >= patience.idle and not self._starved:
             return "silent"
-        return "silent" if elapsed >= PATIENT * self._whole else None
+        return "silent" if elapsed >= PATIENT * (self._whole + self._below) else None
 
     def longest_run(self, silent: set[int]) -> float:
         """Return the most seconds of processor time that a silent rank's thread has used."""

@@ -35,6 +35,7 @@ class ThreadLook(NamedTuple):
         ran: Its processor time so far, in nanoseconds.
         queued: The time that it has queued for a processor so far, in nanoseconds.
         turns: How often it has been given a processor.
+        below: True if it is of a program that the process has started, or of one below that.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ThreadLook(NamedTuple):
     ran: int
     queued: int
     turns: int
+    below: bool = False
 
 
 Look = dict[int, ThreadLook]
@@ -57,23 +59,48 @@ def permit_looks() -> None:
 
 
 def look(pid: int) -> Look | None:
-    """Return a process's threads; empty if it has ended, None if the kernel does not show them."""
+    """Return the threads of a process and of those below it.
+
+    Returns:
+        The threads; empty if the process has ended, None if the kernel does not show them.
+    """
     threads: Look = {}
+    found = [pid]
     try:
-        for tid in _entries(f"/proc/{pid}/task"):
-            # It has ended in the meantime.
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                place = f"/proc/{pid}/task/{tid}"
-                head, _, rest = _read(f"{place}/stat").rpartition(")")
-                ran, queued, turns = map(int, _read(f"{place}/schedstat").split())
-                if rest[1] not in "ZX":
-                    threads[tid] = ThreadLook(head.partition("(")[2], rest[1], ran, queued, turns)
+        for process in found:
+            found += _look_at(process, threads, below=process != pid)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, IndexError):
         return None
     # A kernel without CONFIG_SCHED_INFO shows zeros.
     return threads if not threads or any(thread.turns for thread in threads.values()) else None
+
+
+def _look_at(pid: int, threads: Look, *, below: bool) -> list[int]:
+    """Add a process's threads, and return its children.
+
+    Raises:
+        FileNotFoundError: It has ended.
+    """
+    children: list[int] = []
+    try:
+        tids = _entries(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        if below:
+            return []
+        raise
+    for tid in tids:
+        # It has ended in the meantime.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            place = f"/proc/{pid}/task/{tid}"
+            head, _, rest = _read(f"{place}/stat").rpartition(")")
+            ran, queued, turns = map(int, _read(f"{place}/schedstat").split())
+            if rest[1] not in "ZX":
+                name = head.partition("(")[2]
+                threads[tid] = ThreadLook(name, rest[1], ran, queued, turns, below)
+                children += map(int, _read(f"{place}/children").split())
+    return children
 
 
 def waits_for_ever(pid: int, until: float, *, answered: bool) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
+from ddp_invariants.processes.pace import Patience, Spent
 from ddp_invariants.processes.process import Process
 from ddp_invariants.processes.remote import RemoteProcess
 from ddp_invariants.processes.stillness import INTERVAL, Looks, Reason, Silence
@@ -13,7 +14,7 @@ class Watch:
 
     Args:
         ranks: The processes of these ranks.
-        patience: Seconds of their own time that they may take; see [Note: own time].
+        patience: The time that they may take; see [Note: own time] and [Note: busy].
         looks: True to look at their threads, where they run on this machine. False if a device may
             work for them.
 
@@ -22,10 +23,10 @@ class Watch:
     """
 
     def __init__(
-        self, ranks: Mapping[int, Process | RemoteProcess], patience: float, *, looks: bool
+        self, ranks: Mapping[int, Process | RemoteProcess], patience: Patience, *, looks: bool
     ) -> None:
         self._ranks, self._looks, self._silence = ranks, looks, Silence(patience)
-        self._started = time.monotonic()
+        self._started, self._below = time.monotonic(), list[str]()
         self._next = self._started + INTERVAL
         self.reason: Reason | None = None
 
@@ -33,6 +34,11 @@ class Watch:
     def elapsed(self) -> float:
         """Seconds since the request."""
         return time.monotonic() - self._started
+
+    @property
+    def spent(self) -> Spent:
+        """The time that the request has taken so far."""
+        return self._silence.spent(self.elapsed)
 
     @property
     def pause(self) -> float:
@@ -53,7 +59,7 @@ class Watch:
         if self._looks and self._waits_for_ever(silent):
             self.reason = "waits for ever"
         else:
-            self.reason = self._silence.over(self.elapsed, silent)
+            self.reason = self._silence.over(self.elapsed)
         return self.reason is not None
 
     def seen(self, silent: Iterable[int]) -> str:
@@ -63,7 +69,13 @@ class Watch:
         if self.reason == "waits for ever":
             return "every thread waits, and none can wake another"
         run = self._silence.longest_run(set(silent))
-        return f"the busiest thread ran for {run:.1f} s"
+        words = f"the busiest thread ran for {run:.1f} s"
+        if self._below:
+            words += (
+                f"; programs that ranks started have not ended: {', '.join(self._below)} "
+                f"(waited {self._silence.waited_below:.1f} s for them)"
+            )
+        return words
 
     def _look(self) -> bool:
         """Look at the threads of all ranks, and return whether the kernel shows them."""
@@ -75,12 +87,14 @@ class Watch:
                 return False
             ranks[rank] = look
         self._silence.see(Looks(moment, ranks))
+        below = (thread.name for look in ranks.values() for thread in look.values() if thread.below)
+        self._below = sorted(set(below))
         return True
 
     def _waits_for_ever(self, silent: set[int]) -> bool:
         if not self._silence.is_still:
             return False
-        until = time.monotonic() + self._silence.patience - self._silence.own_time(self.elapsed)
+        until = time.monotonic() + self._silence.patience.idle - self.spent.idle
         if not all(
             process.waits_for_ever(until, answered=rank not in silent)
             for rank, process in self._ranks.items()

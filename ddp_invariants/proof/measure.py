@@ -69,7 +69,7 @@ def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
 def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     planted, seed = fault_search.planted, fault_search.seed
     # A fault is known to be wrong, so its hangs need no long wait; a control may only be slow.
-    pool.deadline = HUNG_DEADLINE if planted.is_fault else DEADLINE
+    pool.limit(HUNG_DEADLINE if planted.is_fault else DEADLINE)
     ddp, sampler = planted.under_test
     trial = Trial(
         pool, UnderTest(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)

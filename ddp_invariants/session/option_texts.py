@@ -1,6 +1,7 @@
 """The help texts of the options that pytest, `certify` and other commands share."""
 
 from ddp_invariants.implementation.spec import defaulting
+from ddp_invariants.processes.pool import DEADLINE as POOL_DEADLINE
 
 BACKEND = defaulting(
     "communication backend of the ranks: gloo (tensors on the CPU), nccl (one GPU per rank), "
@@ -14,6 +15,12 @@ DEVIATIONS = defaulting(
     "TOML file of known wrong behaviour that you accept, besides the shipped file; see docs/adapter.md; "
     "repeatable",
     "only the shipped file",
+)
+DEADLINE = defaulting(
+    "seconds in which all ranks of a case may be idle before they are declared hung. The time in which "
+    "a rank uses a processor, or in which a program does that it has started, counts apart, and the "
+    "first case gets a multiple",
+    f"{POOL_DEADLINE:.0f}",
 )
 MAX_WORLD_SIZE = "largest number of ranks in a case"
 SEED = "seed of the random draw of cases, a whole number"

@@ -40,5 +40,11 @@ COUNT_OR_NONE = WholeNumber(0, 10**9)
 SEED = WholeNumber(0, 2**63 - 1)
 WORLD_SIZE = WholeNumber(1, LARGEST_WORLD_SIZE)
 WORKERS = WholeNumber(0, 1024)
-OF_SESSIONS = {"cases": COUNT, "max_world_size": WORLD_SIZE, "seed": SEED}
+SECONDS = WholeNumber(1, 86_400)
+OF_SESSIONS = {
+    "cases": COUNT,
+    "deadline": SECONDS,
+    "max_world_size": WORLD_SIZE,
+    "seed": SEED,
+}
 """The values of the options of a session, by the name of the option's attribute."""

@@ -86,6 +86,7 @@ def _add_processes(group: pytest.OptionGroup) -> None:
             "pooled",
         ),
     )
+    group.addoption("--deadline", default=None, metavar="S", help=option_texts.DEADLINE)
     group.addoption(
         "--backend",
         default="auto",

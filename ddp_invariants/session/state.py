@@ -21,7 +21,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import backends, job
 from ddp_invariants.processes.hosts import Hosts
-from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.records import reading, violation
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.report.certificate.from_session import SessionSettings
@@ -103,7 +103,7 @@ class SessionState:
         ddp, sampler = named(vars(option))
         self.hosts = job.led() or Hosts()
         self.shared["addresses"] = self.hosts.addresses
-        with Pool(self.hosts.addresses, backend=self.backend) as pool:
+        with Pool(self.hosts.addresses, self.deadline, self.backend) as pool:
             led = job.led()
             device_infos = pool.device_infos(1 if led is None else led.job.world_size)
             self.shared["torch"], self.shared["not_run"] = (
@@ -196,6 +196,7 @@ class SessionState:
         names = [options(*self.under_test)] if options(*self.under_test) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         names += [self.backend.options] if self.backend.options else []
+        names += [f"--deadline {option.deadline}"] if option.deadline else []
         return Options(
             cases=option.cases or PROFILES[option.profile],
             seed=self.shared["seed"],
@@ -233,6 +234,11 @@ class SessionState:
         return backends.wanted(self.config.option.backend, self.config.option.device)
 
     @property
+    def deadline(self) -> float:
+        """Seconds that a case may idle."""
+        return float(self.config.option.deadline or DEADLINE)
+
+    @property
     def discovery(self) -> result.Discovery:
         """The capabilities discovered before any property ran; missing if nothing is run."""
         return result.from_plain(self.shared["discovery"])
@@ -256,7 +262,7 @@ class SessionState:
             if self._real_only:
                 scope = replace(scope, not_simulated=self._real_only)
             self.trial = Trial(
-                Pool(self.shared["addresses"], backend=self.backend),
+                Pool(self.shared["addresses"], self.deadline, self.backend),
                 UnderTest(*self.under_test, scope),
                 self.options,
             )
@@ -290,7 +296,7 @@ class SessionState:
         ):
             return
         scope = self.discovery.scope(self.config.option.max_world_size)
-        with Pool(self.hosts.addresses) as pool:
+        with Pool(self.hosts.addresses, self.deadline) as pool:
             self.differences = spot_check(pool, self.under_test[0], scope)
 
     def finish(self, status: int) -> int:

@@ -252,7 +252,8 @@ def main() -> None:
     """Record the cases of the faults that have none, or of those named on the command line."""
     simulate_first()
     cases = recorded()
-    with Hosts() as hosts, Pool(hosts.addresses, deadline=DEADLINE) as pool:
+    with Hosts() as hosts, Pool(hosts.addresses) as pool:
+        pool.limit(DEADLINE)
         for planted in all_entries():
             wanted = planted.name in sys.argv[1:] or not (sys.argv[1:] or planted.target in cases)
             if not planted.is_fault or planted.needs_device or not wanted:

@@ -68,7 +68,7 @@ def pool(hosts: Hosts) -> Iterator[Pool]:
     """Yield one pool that runs all hostile implementations, one after another."""
     with Pool(hosts.addresses) as pool:
         pool.train(CASE, Ddp())  # This makes the hosts import torch.
-        pool.deadline = DEADLINE
+        pool.limit(DEADLINE)
         yield pool
 
 

@@ -12,13 +12,13 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes import threads
-from ddp_invariants.processes.pool import Pool
+from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.records.evidence import Incident
 
 CASE = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=3)
 
 WRAPPERS = """
-import subprocess, threading, time
+import subprocess, sys, threading, time
 import torch.distributed as dist
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
@@ -77,6 +77,35 @@ class SetsAnAlarm(Wrapper):
     def wake(self, *_):
         raise InterruptedError
 
+class Builds(Wrapper):
+    def delay(self):
+        burn = "import time; [0 for _ in iter(lambda: time.process_time() < 1, False)]"
+        subprocess.run([sys.executable, "-c", burn], check=True)
+
+class Compiles(Wrapper):
+    def delay(self):
+        until = time.process_time() + 1
+        while time.process_time() < until:
+            pass
+
+class CompilesOnce(Compiles):
+    once = True
+    def delay(self):
+        if CompilesOnce.once:
+            super().delay()
+        CompilesOnce.once = False
+
+class Imports(Wrapper):
+    def __init__(self, module):
+        import slow
+        super().__init__(module)
+    def delay(self):
+        pass
+
+class WaitsForADaemon(Wrapper):
+    def delay(self):
+        subprocess.run(["sleep", "1000"])
+
 class Raises(Wrapper):
     def delay(self):
         raise ValueError("on one rank")
@@ -88,6 +117,7 @@ def wrappers(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the file of the implementations above."""
     path = tmp_path_factory.mktemp("hang") / "wrappers.py"
     path.write_text(WRAPPERS)
+    path.with_name("slow.py").write_text("import time\ntime.sleep(0.8)\n")
     return str(path)
 
 
@@ -95,6 +125,7 @@ def wrappers(tmp_path_factory: pytest.TempPathFactory) -> str:
 def pool(host_addresses: list[str]) -> Iterator[Pool]:
     """Yield a pool for these tests alone, since they change its deadline."""
     with Pool(host_addresses) as pool:
+        pool.limit(DEADLINE)
         yield pool
 
 
@@ -155,6 +186,38 @@ def test_a_rank_that_loops_or_sleeps_meets_the_deadline(
     assert incident.seconds > 0.9
     words = incident.seen.removeprefix("the busiest thread ran for ").removesuffix(" s")
     assert least <= float(words) <= most
+
+
+@pytest.mark.parametrize("name", ["Builds", "CompilesOnce", "Imports"])
+def test_a_rank_that_builds_compiles_or_imports_is_busy(
+    host_addresses: list[str], wrappers: str, name: str
+) -> None:
+    """Work that takes more than the deadline is no hang, nor is it in later new processes."""
+    ddp = Ddp(f"{wrappers}:{name}")
+    with Pool(host_addresses, deadline=0.4) as pool:
+        assert pool.train(CASE, ddp).incident is None
+        assert pool.train(CASE, ddp, fresh=True).incident is None
+
+
+def test_a_program_of_a_rank_is_waited_for_in_every_case(
+    pool: Pool, wrappers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that starts in a later case is waited for, too; a loop of a rank is not."""
+    monkeypatch.setattr(pool, "deadline", 0.4)
+    assert pool.train(CASE, Ddp(f"{wrappers}:Builds")).incident is None
+    incident = pool.train(CASE, Ddp(f"{wrappers}:Compiles")).incident
+    assert incident is not None
+    assert incident.seen.startswith("the busiest thread ran for ")
+
+
+def test_a_program_that_is_killed_with_its_rank_is_named(
+    pool: Pool, wrappers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that waits for an idle program hangs, and the report names the program."""
+    monkeypatch.setattr(pool, "deadline", 0.3)
+    incident, _ = ran(pool, f"{wrappers}:WaitsForADaemon")
+    assert incident is not None
+    assert "programs that ranks started have not ended: sleep (waited 0.0 s" in incident.seen
 
 
 def test_an_overloaded_machine_accuses_nobody(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
