@@ -5,12 +5,13 @@ from typing import Any
 
 import click
 
-from ddp_invariants.cli.options import NewFile, Whole, naming, placing
+from ddp_invariants.cli.options import NewFile, Whole, limiting, naming, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.deviations import read
+from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
 from ddp_invariants.implementation.spec import defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
@@ -20,11 +21,14 @@ from ddp_invariants.session import option_texts, option_values
 @click.command(
     short_help="List what an implementation can do, and what it gets wrong.",
     epilog=exit_statuses(
-        "the capabilities are listed", "", "inconclusive: the suite itself failed"
+        "the capabilities are listed",
+        "the plain case that comes first is wrong, hangs or dies, so nothing was probed",
+        "inconclusive: the plain case is refused, or the suite itself failed",
     ),
 )
 @naming
 @placing
+@limiting
 @click.option(
     "--max-world-size",
     type=Whole(option_values.WORLD_SIZE),
@@ -60,6 +64,7 @@ def discover(
     *,
     backend: BackendName,
     device: DeviceName | None,
+    deadline: int,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -73,13 +78,15 @@ def discover(
         ddp, sampler = named(options)
         for path in deviations:  # Read before any rank starts; the probes read them again.
             read(path)
-        with ranks(backend, device, max_world_size) as pool:
+        with ranks(backend, device, max_world_size, deadline) as pool:
             discovered = probe.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:
             pin.write_text(terminal.declarations(*discovered.pinned()), encoding="utf-8")
+        failed = discovered.plain_failure
+        status = 0 if failed is None else INCONCLUSIVE if failed.refused else VIOLATED
         if as_json:
             print_json(machine.discovery(discovered))
-            return
+            context.exit(status)
         click.echo(
             "\n".join(
                 [
@@ -91,3 +98,4 @@ def discover(
         )
         if pin is not None:
             click.echo(terminal.effect_of_pin(discovered, pin))
+        context.exit(status)

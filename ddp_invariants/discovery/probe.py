@@ -15,6 +15,7 @@ from ddp_invariants.discovery import sending
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
 from ddp_invariants.discovery.inherited import inherited, relatives
+from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
 from ddp_invariants.discovery.promises import promised
 from ddp_invariants.discovery.refusals import raised_everywhere, refusal_of
@@ -131,6 +132,7 @@ def of_ddp(
         tuple((item.rule, str(item)) for item in known if item.rule),
         pool.backend,
         why_not_simulated(pool, ddp, probes.scope),
+        failure_of(base, probes.scope),
     )
 
 
@@ -231,11 +233,7 @@ class _Probes:
 
         No probe runs if the simplest case already fails: its verdict gives the reason.
         """
-        broken = (
-            base.incident is not None
-            or bool(refusal_of(base))
-            or first_failure(base, self.scope) is not None
-        )
+        broken = failure_of(base, self.scope) is not None
         declared = self.scope.declared
         probed = []
         for name in TRAINING:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import (
@@ -67,6 +67,22 @@ class Probed:
         )
 
 
+class PlainFailure(NamedTuple):
+    """The reason why an implementation cannot be probed: its plainest case fails.
+
+    Attributes:
+        case: The case in words.
+        fact: The rule and the fact, or the exception.
+        where: The rank, the step and what was seen there, or the last frame of the exception.
+        refused: True if every rank raised on purpose, so that no rule is violated.
+    """
+
+    case: str
+    fact: str
+    where: str
+    refused: bool
+
+
 @dataclass(frozen=True)
 class Discovery:
     """All discovered facts about a DDP and a sampler.
@@ -81,6 +97,8 @@ class Discovery:
         deviating: Rules that it is expected to violate, and why.
         backend: The backend and the device of the tensors.
         not_simulated: Why its cases cannot be simulated; empty if they can.
+        plain_failure: The failure of the plain case, without which nothing is probed; None if it
+            holds.
     """
 
     ddp: Mapping[str, Any]
@@ -92,6 +110,7 @@ class Discovery:
     deviating: tuple[tuple[str, str], ...] = ()
     backend: Backend = ON_THE_CPU
     not_simulated: str = ""
+    plain_failure: PlainFailure | None = None
 
     @property
     def torch(self) -> str:
@@ -107,6 +126,14 @@ class Discovery:
     def declared_sampler(self) -> SamplerDeclarations:
         """The declarations of the sampler."""
         return declare(SamplerDeclarations, self.sampler["declares"])
+
+    @property
+    def why_unprobed(self) -> str:
+        """Why capabilities without a result were not probed, as the end of their list."""
+        left = [probe for probe in self.ddp_probes if probe.standing is Standing.UNKNOWN]
+        if self.plain_failure is not None:
+            return ", since the plain case fails"
+        return "" if all(probe.words for probe in left) else ", since other probes hang or die"
 
     def scope(self, max_world_size: int) -> Scope:
         """Return the limits on what cases may contain."""
@@ -208,6 +235,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         "deviating": discovery.deviating,
         "backend": [discovery.backend.backend, discovery.backend.device],
         "not_simulated": discovery.not_simulated,
+        "plain_failure": discovery.plain_failure,
     }
 
 
@@ -227,4 +255,5 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
         tuple((rule, why) for rule, why in plain["deviating"]),
         Backend(*plain["backend"]),
         plain["not_simulated"],
+        PlainFailure(*plain["plain_failure"]) if plain["plain_failure"] else None,
     )

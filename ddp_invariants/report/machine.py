@@ -31,6 +31,7 @@ def discovery(discovered: Discovery) -> dict[str, Any]:
         "sampler": discovered.sampler,
         "driven": discovered.driven,
         "buckets": discovered.buckets,
+        "plain_failure": discovered.plain_failure and discovered.plain_failure._asdict(),
         "capabilities": [*discovered.ddp_probes, *discovered.sampler_probes],
         "deviating": dict(discovered.deviating),
         "stale": discovered.stale(),

@@ -258,8 +258,22 @@ def capabilities(discovery: Discovery) -> str:
             for probe in probed
             if probe.standing is standing and not probe.declared
         ]
-        lines += [_field(standing.value, ", ".join(names))] if names else []
-    return "\n".join(["capabilities, probed before the properties", *lines])
+        why = discovery.why_unprobed if standing is Standing.UNKNOWN else ""
+        lines += [_field(standing.value, ", ".join(names) + why)] if names else []
+    return "\n".join(["capabilities, probed before the properties", *_plain(discovery), *lines])
+
+
+def _plain(discovery: Discovery) -> list[str]:
+    """Return what failed in the plain case, in lines; empty if nothing did."""
+    failed = discovery.plain_failure
+    if failed is None:
+        return []
+    lines = [
+        _field("refused" if failed.refused else "violated", f"the plain case: {failed.fact}"),
+        _field("where", failed.where),
+        _field("plain case", failed.case),
+    ]
+    return [line for line in lines if line.strip()]
 
 
 def _notes(entry: Entry) -> str:

@@ -1,0 +1,34 @@
+"""The plain case that comes before all probes, and what failed if it fails."""
+
+from ddp_invariants.cases.case import describe
+from ddp_invariants.discovery.refusals import refusal_of
+from ddp_invariants.discovery.result import PlainFailure, first_failure
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.invariants.crashes import crash_of
+from ddp_invariants.records.evidence import TrainingEvidence
+
+
+def failure_of(base: TrainingEvidence, scope: Scope) -> PlainFailure | None:
+    """Return why a plain case failed; None if it did not."""
+    case = describe(base.case)
+    refusal = refusal_of(base)
+    if refusal:
+        raised = base.ranks[0].raised
+        assert raised is not None
+        return PlainFailure(case, refusal, _innermost(raised.traceback), refused=True)
+    failure = crash_of(base) or first_failure(base, scope)
+    if failure is None and base.incident is None:
+        return None
+    if failure is None:
+        assert base.incident is not None
+        return PlainFailure(
+            case, f"a rank {base.incident.kind}", str(base.incident.ranks), refused=False
+        )
+    where = ": ".join(text for text in (failure.where, failure.got) if text)
+    return PlainFailure(case, f"{failure.rule}: {failure.fact}", where, refused=False)
+
+
+def _innermost(traceback: str) -> str:
+    """Return the innermost frame of a traceback's text."""
+    frames = [line.strip() for line in traceback.splitlines() if line.strip().startswith("File ")]
+    return frames[-1] if frames else ""

@@ -1,0 +1,95 @@
+"""Tests of discovery on wrappers whose plain case fails: it says what failed, and its status shows it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ddp_invariants.cli import main
+from ddp_invariants.discovery import result
+from ddp_invariants.discovery.result import Discovery, PlainFailure
+from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
+from ddp_invariants.processes.pool import Pool
+
+WRAPPERS = """
+import torch.distributed as dist
+from torch import nn
+
+class Local(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+class Refuses(Local):
+    def __init__(self, module):
+        super().__init__(module)
+        raise ValueError("not on a Monday")
+
+class Waits(Local):
+    def __init__(self, module):
+        super().__init__(module)
+        if dist.get_rank() == 1:
+            dist.barrier()
+"""
+
+
+@pytest.fixture
+def discover(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs the command `discover` on a wrapper, on ranks that exist."""
+
+    @contextmanager
+    def ranks(*_: Any) -> Iterator[Pool]:
+        yield pool
+
+    monkeypatch.setattr("ddp_invariants.cli.discover.ranks", ranks)
+    (tmp_path / "wrappers.py").write_text(WRAPPERS)
+
+    def run(name: str, *options: str) -> Result:
+        return CliRunner().invoke(
+            main, ["discover", "--ddp", f"{tmp_path}/wrappers.py:{name}", *options]
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("Local", VIOLATED, "violated  the plain case: GRAD-1: gradients differ between ranks"),
+        ("Refuses", INCONCLUSIVE, "refused   the plain case: ValueError in wrap: not on a Monday"),
+        ("Waits", VIOLATED, "violated  the plain case: LIVE-1: a rank hung"),
+    ],
+)
+def test_a_plain_case_that_fails_is_told_and_is_no_success(
+    discover: Any, name: str, status: int, words: str
+) -> None:
+    """The command ended with 0, and listed 75 capabilities as not probed without a reason."""
+    ended = discover(name)
+    assert ended.exit_code == status, ended.output
+    told = " ".join(ended.output.split())
+    assert " ".join(words.split()) in told
+    assert "wrappers.py" in told or "rank 1 of 2, step 0, parameter" in told
+    assert "plain case world_size=2 model=4->linear(outputs=4)" in told
+    assert "equal_buffers, since the plain case fails" in told
+
+
+def test_the_failure_of_a_plain_case_is_in_the_json(discover: Any) -> None:
+    """A program reads the same from the command's JSON, with the same status."""
+    ended = discover("Refuses", "--json")
+    assert ended.exit_code == INCONCLUSIVE
+    told = json.loads(ended.output)["plain_failure"]
+    assert told["fact"] == "ValueError in wrap: not on a Monday"
+    assert told["refused"]
+
+
+def test_a_session_hands_the_failure_of_a_plain_case_to_its_workers() -> None:
+    """The failure survives the way to a worker."""
+    found = Discovery({}, {}, plain_failure=PlainFailure("case", "fact", "where", refused=True))
+    plain = json.loads(json.dumps(result.to_plain(found)))
+    assert result.from_plain(plain).plain_failure == found.plain_failure
