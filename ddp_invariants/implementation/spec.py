@@ -227,8 +227,8 @@ OPTIONS: dict[str, Option] = {
     ),
     "--ddp-arg": Option(
         "NAME=VALUE",
-        "argument for the DDP's constructor; VALUE is a Python literal, a name such as "
-        "torch.float32, or text; repeatable",
+        "argument for the DDP's constructor; VALUE is a Python literal, a dotted name such as "
+        "torch.float32, a call such as torch.device('cpu'), or text; repeatable",
         otherwise="no further argument",
         repeatable=True,
     ),

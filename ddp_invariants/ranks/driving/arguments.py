@@ -11,7 +11,8 @@ import torch
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.spec import Arguments
-from ddp_invariants.ranks.driving.imports import first, required, signature, spelled, values_of
+from ddp_invariants.ranks.driving.imports import first, required, signature
+from ddp_invariants.ranks.driving.values import spelled, values_of
 
 _MIB = 2.0**20
 _ELEMENT = 4

@@ -24,10 +24,9 @@ from ddp_invariants.ranks.driving.imports import (
     setup_call,
     signature,
     source_of,
-    spelled,
-    values_of,
     version,
 )
+from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
 from ddp_invariants.situations.module_use import CAPABILITIES as MODULE_USES
 

@@ -13,11 +13,8 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Literal
 
-import torch
-
 from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.names import misnamed, target_of
-from ddp_invariants.implementation.spec import Arguments
 from ddp_invariants.ranks.driving.files import from_file
 
 Side = Literal["ddp", "sampler", "opt", "after", "setup"]
@@ -266,44 +263,6 @@ def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
 def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
     """Return the first of some names that occurs, or None."""
     return next((name for name in names if name in among), None)
-
-
-def values_of(
-    given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str
-) -> dict[str, Any]:
-    """Parse arguments given as text: Python literals where possible, text otherwise.
-
-    Raises:
-        LoadError: The callable does not take one of them.
-    """
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    values = {}
-    for name, text in given:
-        if name not in parameters and not takes_any:
-            close = difflib.get_close_matches(name, list(parameters), 1)
-            hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(parameters)}"
-            raise LoadError(f"{option}: it takes no argument {name!r}; {hint}")
-        values[name] = _value(text)
-    return values
-
-
-def _value(text: str) -> Any:
-    """Return a Python literal, an object of torch such as `torch.float32`, or the text itself."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        name = text.removeprefix("torch.")
-        return (
-            getattr(torch, name)
-            if text.startswith("torch.") and name.isidentifier() and hasattr(torch, name)
-            else text
-        )
-
-
-def spelled(text: str) -> str:
-    """Return the Python source of an argument given as text; a torch object keeps its name."""
-    value = _value(text)
-    return repr(value) if isinstance(value, str) or not text.startswith("torch.") else text
 
 
 def setup_call(text: str) -> tuple[Any, dict[str, str | tuple[Any]]]:

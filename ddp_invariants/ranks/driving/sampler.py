@@ -29,10 +29,9 @@ from ddp_invariants.ranks.driving.imports import (
     resolve,
     signature,
     source_of,
-    spelled,
-    values_of,
     version,
 )
+from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.ranks.groups.distributed import lone_rank
 from ddp_invariants.records.evidence import FOREIGN, OWN
 
