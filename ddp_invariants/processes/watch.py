@@ -37,8 +37,9 @@ class Watch:
 
     @property
     def spent(self) -> Spent:
-        """The time that the request has taken so far."""
-        return self._silence.spent(self.elapsed)
+        """The time that the request has taken so far, with the time in which the ranks queued."""
+        busy = self._silence.spent(self.elapsed).busy
+        return Spent(self.elapsed - busy, busy)
 
     @property
     def pause(self) -> float:
@@ -94,7 +95,9 @@ class Watch:
     def _waits_for_ever(self, silent: set[int]) -> bool:
         if not self._silence.is_still:
             return False
-        until = time.monotonic() + self._silence.patience.idle - self.spent.idle
+        until = (
+            time.monotonic() + self._silence.patience.idle - self._silence.spent(self.elapsed).idle
+        )
         if not all(
             process.waits_for_ever(until, answered=rank not in silent)
             for rank, process in self._ranks.items()
