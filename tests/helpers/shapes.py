@@ -54,6 +54,26 @@ class UsualCall(Unfinished):
         self.exchange()
 
 
+class Engine(UsualCall):
+    """A wrapper that runs backward itself."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Run backward from the loss."""
+        loss.backward()
+
+
+class Stage(UsualCall):
+    """A wrapper with methods of an engine's names that are not called as an engine's."""
+
+    def backward(self, inputs: Tensor, outputs: Tensor, gradient: Tensor) -> None:
+        """Run backward of a pipeline's stage."""
+        raise NotImplementedError
+
+    def step(self, schedule: object) -> None:
+        """Advance the pipeline."""
+        raise NotImplementedError
+
+
 class Lazy(nn.Module):
     """A wrapper that starts equal at the first forward."""
 

@@ -39,6 +39,8 @@ def of(name: str) -> str:
 
 SHAPES: dict[str, tuple[Ddp, str]] = {
     "an explicit call by a usual name": (Ddp(of("UsualCall")), "after backward: sync_gradients()"),
+    "an engine": (Ddp(of("Engine")), "backward: backward() of the wrapper"),
+    "a backward that is no engine's": (Ddp(of("Stage")), "after backward: sync_gradients()"),
     "an explicit call by any name": (
         Ddp(of("Unfinished"), finish="exchange"),
         "after backward: exchange()",

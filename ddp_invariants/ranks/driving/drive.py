@@ -197,9 +197,12 @@ class Drive:
     def _engine(self, method: str, wrapped: Any) -> bool:
         """Return whether the wrapper is an engine that runs backward, and perhaps the step, itself.
 
-        No nn.Module has these methods.
+        No nn.Module has these methods. An engine's backward takes the loss, and its step takes
+        nothing. A method of these names that needs more is something else, such as the backward of
+        a pipeline's stage.
         """
-        if not all(callable(getattr(type(wrapped), name, None)) for name in ("backward", method)):
+        taken = {"backward": 1, "step": 0}
+        if not all(_can_be_called(wrapped, name, taken[name]) for name in ("backward", method)):
             return False
         self.driven[method] = f"{method}() of the wrapper"
         return True
@@ -346,6 +349,19 @@ def _signature_takes(method: Any, argument: str) -> bool:
 def _trained(module: Any) -> list[Any]:
     parameters = getattr(module, "parameters", None)
     return list(parameters()) if callable(parameters) else []
+
+
+def _can_be_called(wrapped: Any, method: str, arguments: int) -> bool:
+    """Return whether an object's class has a method that can be called with so many arguments."""
+    if not callable(getattr(type(wrapped), method, None)):
+        return False
+    try:
+        inspect.signature(getattr(wrapped, method)).bind(*[None] * arguments)
+    except TypeError:
+        return False
+    except ValueError:  # Its parameters cannot be read.
+        return True
+    return True
 
 
 def _gradient(parameter: Tensor) -> Tensor | None:
