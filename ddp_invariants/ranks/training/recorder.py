@@ -68,7 +68,21 @@ class Record:
         return {"records": self.records, "layouts": layouts, "facts": self.facts}
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor whose bits numpy can read, for one of a subclass that has operations of its own.
+
+    Examples are a DTensor, and the result of a functional collective that has not been waited for.
+    """
+    if type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
+        return tensor
+    with torch.no_grad():
+        whole = getattr(tensor, "full_tensor", tensor.detach)
+        plain: Tensor = whole().clone()
+    return plain
+
+
 def _bits(tensor: Tensor) -> bytes:
+    tensor = _plain(tensor)
     if tensor.layout != torch.strided:
         tensor = tensor.detach().to_dense()
     if tensor.dtype == torch.bfloat16:
