@@ -5,9 +5,9 @@
 Importing this module imports Hypothesis. torch is imported only in the ranks that it starts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from ddp_invariants.cases.case import describe
@@ -18,6 +18,8 @@ from ddp_invariants.discovery.unsettled import Unsettled, unsettled
 from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.sampler_view import sharding
+from ddp_invariants.invariants.view import training
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading, violation
@@ -87,7 +89,8 @@ def certify(
 
     Args:
         implementation: The implementation under test.
-        rules: Ids, such as `GRAD-2`; empty for all.
+        rules: Ids, such as `GRAD-2`; empty for all, or for those about samplers if the
+            implementation is a sampler alone.
         cases: A strategy to draw from (`strategies`); None for that of each rule's own property.
         examples: Cases per rule.
         seed: Of the search.
@@ -110,7 +113,7 @@ def certify(
         KeyError: A rule does not exist.
     """
     __tracebackhide__ = True  # pytest shows the line of the caller, and no line of the suite.
-    rule_ids = _known(rules)
+    rule_ids = _known(rules, implementation)
     try:
         ddp, sampler = implementation.named
         options = Options(
@@ -122,7 +125,7 @@ def certify(
         )
         with ExitStack() as ending:
             pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
-            discovered = _discovered(pool, ddp, sampler, max_world_size)
+            discovered = _discovered(pool, ddp, sampler, max_world_size, rule_ids)
             under_test = UnderTest(ddp, sampler, discovered.scope(max_world_size))
             ledger = _judged(Trial(pool, under_test, options), rule_ids, cases)
             if cases is None and not replay:
@@ -141,14 +144,18 @@ def _judged(trial: Trial, rules: Sequence[str], cases: Cases | None) -> Ledger:
     return trial.ledger
 
 
-def _known(rules: str | Sequence[str]) -> list[str]:
-    """Return the ids of the requested rules; of all rules if none was requested.
+def _known(rules: str | Sequence[str], implementation: Implementation) -> list[str]:
+    """Return the ids of the requested rules; of all about an implementation if none was requested.
 
     Raises:
         KeyError: A rule does not exist.
     """
     __tracebackhide__ = True  # As above.
-    rule_ids = [rules] if isinstance(rules, str) else list(rules) or list(ALL_RULES)
+    # The fields of the reference: nobody asks for a judgement of that beside a sampler.
+    alone = replace(implementation, sampler="reference", sampler_arg=(), declare="")
+    of_sampler = implementation.sampler != "reference" and alone == Implementation()
+    about = [name for name, rule in ALL_RULES.items() if rule.is_about_samplers or not of_sampler]
+    rule_ids = [rules] if isinstance(rules, str) and rules else list(rules) or about
     for rule in rule_ids:
         if rule not in ALL_RULES:
             raise KeyError(f"{rule}: there is no such rule")
@@ -170,13 +177,17 @@ def _require_settled(ledger: Ledger, failures: list[Unsettled], rules: Sequence[
             )
 
 
-def _discovered(pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int) -> Discovery:
-    """Return the results of probing the implementation under test.
+def _discovered(
+    pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, rules: Sequence[str]
+) -> Discovery:
+    """Return the results of probing the sides of the implementation that some rules are about.
 
     Raises:
         LoadFailure: It cannot be tested.
     """
-    discovered = probe.discover(pool, ddp, sampler, max_world_size)
+    judged: dict[probe.Side, Collection[str]] = {"ddp": training.rules, "sampler": sharding.rules}
+    sides = {side for side, about in judged.items() if any(rule in about for rule in rules)}
+    discovered = probe.discover(pool, ddp, sampler, max_world_size, sides=sides)
     wrong = [*discovered.claims_refused(), *discovered.stale()]
     if wrong:
         raise LoadFailure(f"{ddp}: {wrong[0]}")

@@ -5,10 +5,10 @@ drawn, and so becomes a violation. If the implementation declares it unsupported
 that instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery import sending
@@ -37,6 +37,8 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
 
+Side = Literal["ddp", "sampler"]
+SIDES: tuple[Side, ...] = ("ddp", "sampler")
 HANGS = 3
 """Number of hanging probes after which no other probe is run."""
 HUNG_PATIENCE = 3.0
@@ -44,7 +46,13 @@ HUNG_PATIENCE = 3.0
 
 
 def discover(
-    pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
+    pool: Pool,
+    ddp: Ddp,
+    sampler: Sampler,
+    max_world_size: int,
+    files: Sequence[Path] = (),
+    *,
+    sides: Collection[Side] = SIDES,
 ) -> Discovery:
     """Load a DDP and a sampler and probe them.
 
@@ -54,6 +62,7 @@ def discover(
         sampler: The sampler.
         max_world_size: Most ranks a probe may need.
         files: Of expected deviations, beside the shipped file.
+        sides: The sides to probe; the other one is loaded only.
 
     Raises:
         DeviationError: One of these files cannot be used.
@@ -61,11 +70,13 @@ def discover(
     """
     # Describe both before either is probed.
     described, dealing = pool.describe(ddp), pool.describe(sampler)
-    return replace(
-        of_ddp(pool, ddp, described, max_world_size, files),
-        sampler=dealing,
-        sampler_probes=of_sampler(pool, sampler, dealing, max_world_size),
+    discovered = (
+        of_ddp(pool, ddp, described, max_world_size, files)
+        if "ddp" in sides
+        else Discovery(described, {}, backend=pool.backend)
     )
+    probed = of_sampler(pool, sampler, dealing, max_world_size) if "sampler" in sides else ()
+    return replace(discovered, sampler=dealing, sampler_probes=probed)
 
 
 def of_ddp(

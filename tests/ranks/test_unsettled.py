@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 from conftest import Session
+from ddp_invariants import certification
 from ddp_invariants.certification import Implementation, certify
+from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.discovery.unsettled import unsettled
+from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.records.verdict import Inconclusive
 
@@ -59,6 +62,27 @@ def test_a_session_that_meets_no_case_of_a_failed_probe_is_inconclusive(session:
     assert "LIVE-1 inconclusive" in text
     assert "outside its own property, first the probe of 'uneven'" in text
     assert "the session fails: probes, or cases drawn for other rules, violated LIVE-1" in text
+
+
+def test_certify_probes_only_the_side_that_the_rules_are_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampler is certified without probing the reference DDP, by the rules about samplers."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the DDP was probed")
+
+    monkeypatch.setattr(probe, "of_ddp", refuse)
+    under_test = Implementation(sampler="torch")
+    assert certification._known((), under_test) == [
+        rule for rule in ALL_RULES if rule.startswith("SHARD")
+    ]
+    assert certification._known((), Implementation("torch", sampler="torch")) == [*ALL_RULES]
+    with Hosts() as hosts:
+        ledger = certify(under_test, "SHARD-2", examples=5, store=tmp_path, hosts=hosts)
+        assert ledger.entries["SHARD-2"].judged
+        with pytest.raises(AssertionError, match="was probed"):
+            certify(under_test, "GRAD-2", examples=1, store=tmp_path, hosts=hosts)
 
 
 def test_certify_raises_on_an_open_failure_of_a_requested_rule(
