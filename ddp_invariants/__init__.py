@@ -6,6 +6,8 @@ Data flows in this order, and the modules are best read in it:
 
 Importing this package imports neither torch nor Hypothesis. The controller (no torch) and the ranks
 (no Hypothesis) load the same code. Public names are imported when they are first used.
+
+pytest need not rewrite the package, and would warn where it is imported before (PYTEST_DONT_REWRITE).
 """
 
 import importlib

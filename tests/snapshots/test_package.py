@@ -158,3 +158,63 @@ def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(
     ]
     rules = installed("ddp-invariants", "rules", "SHARD-3", "--json")
     assert json.loads(rules.stdout)["property"].startswith("properties/test_shard.py:")
+
+
+def test_a_suite_with_options_of_the_same_names_is_not_disturbed(installed: Command) -> None:
+    """Without a request the plugin adds no option, imports nothing heavy and prints nothing."""
+    folder = Path(installed("python", "-c", "import os; print(os.getcwd())").stdout.strip())
+    (folder / "other").mkdir()
+    (folder / "other" / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n"
+        "    parser.addoption('--ddp', action='store_true')\n"
+        "    for name in ('seed', 'device', 'backend', 'profile', 'cases', 'sampler'):\n"
+        "        parser.addoption(f'--{name}')\n"
+    )
+    (folder / "other" / "test_own.py").write_text(
+        "import sys\n"
+        "def test_own(pytestconfig):\n"
+        "    assert pytestconfig.option.ddp\n"
+        "    assert 'ddp_invariants.session.autoload' in sys.modules\n"
+        "    assert not {'ddp_invariants.plugin', 'numpy', 'rich'}.intersection(sys.modules)\n"
+    )
+    done = installed(
+        *[
+            "python",
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            "other",
+            "--confcutdir",
+            "other",
+            "-c",
+            "/dev/null",
+        ],
+        *["--seed", "3", "--ddp", "other/test_own.py::test_own"],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "under test" not in done.stdout
+
+
+def test_any_pytest_judges_an_implementation_that_its_command_names(installed: Command) -> None:
+    """No conftest is needed, not even by the workers of xdist."""
+    done = installed(
+        *[
+            "python",
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "--noconftest",
+            "-c",
+            "/dev/null",
+            "--rootdir",
+            ".",
+        ],
+        *["--ddp", "reference", "--pyargs", "ddp_invariants.properties"],
+        *["-k", "init3", "--cases", "5", "--seed", "1", "-n", "2"],
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ddp under test: reference" in done.stdout
+    assert re.search(r"^INIT-3 +holds", done.stdout, re.MULTILINE)

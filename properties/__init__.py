@@ -1,0 +1,1 @@
+"""The properties, one module for each invariant: they read as the specification."""
