@@ -3,6 +3,9 @@
 A capability refused on every rank is not drawn afterwards, and is listed. A silently wrong one is
 drawn, and so becomes a violation. If the implementation declares it unsupported, it is printed as
 that instead.
+
+Most probes are simulated, if the implementation can be. A probe that fails there runs again on real
+ranks, and they decide. The probes of the way in which gradients are sent run on real ranks alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -113,6 +116,8 @@ def of_ddp(
         lacking |= {"resized"}  # One of the two worlds is a part of all processes.
     undrawn = lacking if how.get("accumulation") == "each" else lacking & {"no_sync_nested"}
     probes.scope = replace(scope, without=scope.without | undrawn)
+    not_simulated = why_not_simulated(pool, ddp, probes.scope)
+    probes.simulated = not not_simulated
     driven = [
         *described["driven"],
         *(f"{when}: {call}" for when, call in sorted(how.items())),
@@ -142,7 +147,7 @@ def of_ddp(
         buckets,
         tuple((item.rule, str(item)) for item in known if item.rule),
         pool.backend,
-        why_not_simulated(pool, ddp, probes.scope),
+        not_simulated,
         failure_of(base, probes.scope),
     )
 
@@ -222,11 +227,12 @@ class _Probes:
     def __init__(self, pool: Pool, ddp: Ddp, scope: Scope, promises: frozenset[str]) -> None:
         self.pool, self.ddp, self.scope, self.promised = pool, ddp, scope, promises
         self.hung = 0
+        self.simulated = False
 
     def run(
         self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False
     ) -> TrainingEvidence:
-        """Run a probe, fitted to the declarations, and return its evidence.
+        """Run a probe on real ranks, fitted to the declarations, and return its evidence.
 
         A probe that often hangs gets less patience.
         """
@@ -238,6 +244,18 @@ class _Probes:
         )
         self.hung += evidence.incident is not None
         return evidence
+
+    def _holds_simulated(self, case: TrainingCase, scope: Scope) -> bool:
+        """Return True if a probe runs in the simulation to its end and every rule holds."""
+        if not self.simulated:
+            return False
+        evidence = self.pool.simulate(scope.fit(small_enough(case, scope.max_world_size)), self.ddp)
+        return (
+            evidence is not None
+            and evidence.incident is None
+            and all(rank.raised is None for rank in evidence.ranks)
+            and first_failure(evidence, scope) is None
+        )
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
         """Run every training capability's probe.
@@ -359,6 +377,8 @@ class _Probes:
             )
         if not TRAINING[name].present(case):
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
+        if self._holds_simulated(case, scope):
+            return Probed(name, Standing.RIGHT, declared=declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "unreached", "crossed"))
         failure, refusal = in_words(first_failure(evidence, scope)), refusal_of(evidence)
         crashed = crash_of(evidence)

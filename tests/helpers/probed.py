@@ -5,41 +5,25 @@ most of the time of a short session. For a file of the checkout, on the hosts th
 probing gives the same result each time. So the first test probes and stores the result, and later
 tests read it. An implementation is probed each time if a test wrote it, if it runs under another
 interpreter, or if it has a file of deviations. The tests of probing itself also probe each time.
-
-A probe takes a sixth of the time in the simulation, so most tests simulate the probes. An
-implementation that cannot be simulated is probed over gloo, and so is every implementation in the
-tests of probing itself.
 """
 
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
-from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.result import Discovery, from_plain, to_plain
 from ddp_invariants.discovery.sampler_probe import of_sampler
-from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.discovery.simulation import why_not_simulated
-from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.processes.backends import ON_THE_CPU
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
-from ddp_invariants.records.evidence import TrainingEvidence
 
 ROOT = Path(__file__).resolve().parents[2]
 Discover = Callable[..., Discovery]
 _probe: Discover = probe.discover  # Kept here, because sessions.py replaces the attribute.
-_one_at_a_time = threading.Lock()
-"""Held while an attribute of `probe` is replaced: the gate probes its two sides in two threads."""
 
 
 def of_the_checkout(name: str) -> bool:
@@ -48,37 +32,6 @@ def of_the_checkout(name: str) -> bool:
     if file.endswith(".py"):
         return Path(file).resolve().is_relative_to(ROOT)
     return name in ("reference", "torch") or name.startswith("ddp_invariants.")
-
-
-def simulated(
-    pool: Pool,
-    ddp: Ddp,
-    described: Mapping[str, Any],
-    max_world_size: int,
-    files: Sequence[Path] = (),
-) -> Discovery:
-    """Probe a DDP in the simulation, or over gloo if it cannot be simulated."""
-    train = pool.train
-
-    def simulate(case: TrainingCase, ddp: Ddp, **options: Any) -> TrainingEvidence:
-        evidence = pool.simulate(case, ddp)
-        return train(case, ddp, **options) if evidence is None else evidence
-
-    def compared(_pool: Pool, ddp: Ddp, scope: Scope) -> str:
-        with patch.object(pool, "train", train):
-            return why_not_simulated(pool, ddp, scope)
-
-    if pool.backend == ON_THE_CPU:
-        with (
-            _one_at_a_time,
-            patch.object(pool, "train", simulate),
-            patch.object(probe, "why_not_simulated", compared),
-            suppress(LoadFailure),  # What is no wrapper there may be one over gloo.
-        ):
-            discovery = probe.of_ddp(pool, ddp, described, max_world_size, files)
-            if not discovery.not_simulated:
-                return discovery
-    return probe.of_ddp(pool, ddp, described, max_world_size, files)
 
 
 def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _probe) -> Discover:
@@ -120,7 +73,7 @@ def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _p
         dealing = pool.describe(sampler)
         wrapped = known(
             ddp,
-            lambda: simulated(pool, ddp, pool.describe(ddp), max_world_size, files),
+            lambda: probe.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
             lasting=not (files or ddp.setup or ddp.after or ddp.optimizer),
         )
         sharded = known(

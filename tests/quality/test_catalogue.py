@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from shutil import copy
 
-import probed
 import pytest
 from click.testing import CliRunner
 from readme import plain
@@ -13,7 +12,6 @@ from conftest import HELPERS, ROOT, Session
 from ddp_invariants.cli import main
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.proof import measure
 from ddp_invariants.proof.catalogue import all_entries, read
 from ddp_invariants.proof.docstrings import liberally
 from ddp_invariants.proof.measure import FaultSearch, search, searches
@@ -139,11 +137,8 @@ def test_names_are_chosen_from_the_given_catalogue() -> None:
         catalogue.select(["NoWait"])
 
 
-def test_faults_of_another_folder_are_caught_there(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faults_of_another_folder_are_caught_there(pool: Pool, tmp_path: Path) -> None:
     """Modules import their siblings, relative and not; what cannot be wrapped is not judged."""
-    monkeypatch.setattr(measure, "of_ddp", probed.simulated)
     jobs = searches(read(ELSEWHERE).entries, seeds=1, control_cases=20, cases=60)
     done = {job.planted.name: search(pool, job, tmp_path) for job in jobs}
     assert {name for name, detection in done.items() if detection.is_caught} == {
@@ -158,11 +153,8 @@ def test_faults_of_another_folder_are_caught_there(
     assert "is no wrapper, or it needs arguments" in done["CannotBeBuilt"].reason
 
 
-def test_a_search_draws_exactly_the_cases_that_are_asked_for(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_path: Path) -> None:
     """A right implementation takes them all."""
-    monkeypatch.setattr(measure, "of_ddp", probed.simulated)
     for name in ("EachGradient", "TakesTurns"):
         (control,) = read(ELSEWHERE).select([name])
         assert search(pool, FaultSearch(control, 0, 33), tmp_path).cases == 33

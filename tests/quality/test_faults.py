@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import caught
-import probed
 import pytest
 import rule_pages
 
@@ -19,7 +18,7 @@ from ddp_invariants.errors import CatalogueError
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.proof import catalogue, measure
+from ddp_invariants.proof import catalogue
 from ddp_invariants.proof.catalogue import Catalogue, CatalogueEntry, all_entries
 from ddp_invariants.proof.measure import FaultSearch, search
 from ddp_invariants.records.verdict import Inconclusive, Violation, violation_class
@@ -53,10 +52,9 @@ RECORDED = [fault for fault in FAULTS if fault.target in caught.recorded()]
 
 @pytest.mark.parametrize("fault", SAMPLE, ids=[f"{fault.module}_{fault.name}" for fault in SAMPLE])
 def test_a_planted_fault_is_caught_and_told_as_what_it_is(
-    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: CatalogueEntry
+    pool: Pool, tmp_path: Path, fault: CatalogueEntry
 ) -> None:
     """A search by all rules catches the fault by the rule that names it, with no wrong cause."""
-    monkeypatch.setattr(measure, "of_ddp", probed.simulated)
     detection = search(pool, FaultSearch(fault, seed=0), tmp_path)
     assert detection.is_right_rule, detection
     assert detection.diagnosis != "wrong", detection
