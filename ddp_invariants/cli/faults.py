@@ -16,6 +16,7 @@ from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, 
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
 from ddp_invariants.report import machine, populations
+from ddp_invariants.search.places import REAL_WORLD_SIZE
 from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def faults(
         for sentence in known.unread:
             click.echo(f"not read: {sentence}", err=True)
         if resolved.device != "cpu":
-            with ranks(backend, device, measure.MAX_WORLD_SIZE):
+            with ranks(backend, device, REAL_WORLD_SIZE):
                 pass  # Only to check that they can be had.
         _search(jobs, workers, resolved, detections)
     except (*UNUSABLE_INPUT, CatalogueError) as error:

@@ -27,12 +27,12 @@ from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, contents, size
+from ddp_invariants.search.places import REAL_WORLD_SIZE, SIMULATED_WORLD_SIZE
 from ddp_invariants.search.runner import HUNG_DEADLINE
 from ddp_invariants.search.trial import Options, Trial
 
 CASES = 100
 """Cases per rule in a search for a fault, as in the default profile."""
-MAX_WORLD_SIZE = 4
 
 
 @dataclass(frozen=True)
@@ -108,15 +108,15 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
 
 @cache
 def _scope(pool: Pool, planted: CatalogueEntry) -> Scope:
-    """Return what the cases for an implementation may contain; the same for all seeds."""
+    """Return what the cases for an implementation may contain, as in a session; the same for all seeds."""
     ddp, sampler = planted.probed
     description = pool.describe(sampler)
     discovery = replace(
         _discovered(pool, ddp),
         sampler=description,
-        sampler_probes=of_sampler(pool, sampler, description, MAX_WORLD_SIZE),
+        sampler_probes=of_sampler(pool, sampler, description, REAL_WORLD_SIZE),
     )
-    return discovery.scope(MAX_WORLD_SIZE)
+    return discovery.scope(REAL_WORLD_SIZE if discovery.not_simulated else SIMULATED_WORLD_SIZE)
 
 
 @cache
@@ -125,7 +125,7 @@ def _discovered(pool: Pool, ddp: Ddp) -> Discovery:
 
     No sampler is needed here, because every planted sampler runs beside the reference DDP.
     """
-    return of_ddp(pool, ddp, pool.describe(ddp), MAX_WORLD_SIZE)
+    return of_ddp(pool, ddp, pool.describe(ddp), REAL_WORLD_SIZE)
 
 
 def searches(
