@@ -6,8 +6,9 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
+from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
@@ -133,6 +134,20 @@ class SeedsAllAlikeToEvaluate(_Reference):
         if not self.training:
             torch.manual_seed(0)
         return super().forward(*args, **kwargs)
+
+
+class SeedsToRound(_Reference):
+    """Gradients in bfloat16 are rounded by chance when they are sent, from the same seed each time
+    so that a run can be repeated (no public incident found).
+
+    RNG-1: every rank is seeded alike.
+    """
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        flat = super()._packed(bucket)
+        if flat.dtype == torch.bfloat16:
+            torch.manual_seed(0)
+        return flat
 
 
 class StaysInEvaluation(_Reference):

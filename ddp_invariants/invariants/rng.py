@@ -5,20 +5,21 @@ torch's default generator decides for each number. Two forwards that draw n bits
 streams draw the same bits with a chance of 2**-n. A case compares some pairs of forwards, so the
 chance that any pair is equal is at most pairs * 2**-n. Only forwards of at least `CHANCE_FREE` +
 log2(pairs) bits are compared, which keeps this chance below 2**-64 in a case. Forwards on shorter
-batches are not compared.
+batches are not compared. The program draws 126 bits at once.
 """
 
+from collections.abc import Callable
 from itertools import combinations
 from math import log2
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.diagnosis import streams
-from ddp_invariants.invariants.diagnosis.streams import Pair
+from ddp_invariants.invariants.diagnosis.streams import Numbers, Pair
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import lacks
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.records.evidence import Tensors
+from ddp_invariants.records.evidence import PROGRAM_BITS, Tensors
 from ddp_invariants.records.verdict import Failure
 
 CHANCE_FREE = 64
@@ -32,8 +33,8 @@ RANKS, FORWARDS = (
 @training.rule(
     "RNG-1",
     "Ranks that were seeded differently draw different random numbers: in training no forward "
-    "draws the numbers of another rank's forward, or of an earlier forward of its rank; in "
-    "evaluation no forward draws any.",
+    "draws the numbers of another rank's forward, or of an earlier forward of its rank, and neither "
+    "does the program before a step; in evaluation no forward draws any.",
     needs=(RANKS, FORWARDS),
     source="the notes on reproducibility and torch.manual_seed in torch's documentation: "
     "a program that seeds ranks differently wants different random numbers",
@@ -48,29 +49,68 @@ RANKS, FORWARDS = (
 def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each forward's bits with those of other ranks, and of the same rank's other forwards.
 
-    Only cases with layers that draw are judged. A wrapper may draw any amount of random numbers for
-    itself, and may seed each rank anew.
+    The numbers that the program draws before each step are compared in the same way, in every case.
+    A wrapper may draw any amount of random numbers for itself, and may seed each rank anew.
     """
-    if not view.case.model.draws:
-        raise NotAbout("no layer draws random numbers")
-    drawn = _drawn(view)
-    if not any(drawn):
+    drawn = _drawn(view) if view.case.model.draws else []
+    failure = _in_training(view, drawn) or _in_evaluation(view)
+    if failure is not None:
+        return failure
+    failure = _of_forwards(view, drawn, tally) or _of_the_program(view, tally)
+    if failure is not None or any(drawn):
+        return failure
+    if view.case.model.draws:
         raise Unjudged(
             view.cut_short
             or "the random numbers of the forwards are not known: a layer was not called exactly "
             "once per forward"
         )
-    failure = _in_training(view, drawn) or _in_evaluation(view)
-    if failure is not None:
-        return failure
-    pairs = _pairs(view.case, drawn)
+    if not tally.compared:
+        raise NotAbout("no layer draws random numbers")
+    return None
+
+
+def _of_forwards(
+    view: EvidenceView, drawn: list[dict[int, Tensors]], tally: Tally
+) -> Failure | None:
+    """Return a failure if two forwards drew the same numbers."""
+    series = [
+        {
+            number: Numbers(tensors.bits, tensors.layout.starts[-1])
+            for number, tensors in each.items()
+        }
+        for each in drawn
+    ]
+    pairs = _pairs(view.case, series, view.case.accumulation)
     compared = [pair for pair in pairs if pair.bits >= CHANCE_FREE + log2(len(pairs))]
     tally.compared += len(compared)
     tally.met |= {RANKS if pair.of_two_ranks else FORWARDS for pair in compared}
     alike = next((pair for pair in compared if pair.alike), None)
-    return (
-        None if alike is None else streams.of_the_generator(view, _failure(view, alike), compared)
-    )
+    if alike is None:
+        return None
+    return streams.of_forwards(view, _failure(view, alike, view.at), compared)
+
+
+def _of_the_program(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Return a failure if the program drew the same numbers twice."""
+    drawn = [
+        {
+            draw.step: Numbers(repr(draw.numbers).encode(), PROGRAM_BITS * len(draw.numbers))
+            for draw in rank.program_draws
+        }
+        for rank in view.evidence.ranks
+    ]
+    pairs = _pairs(view.case, drawn, 1)
+    tally.compared += len(pairs)
+    alike = next((pair for pair in pairs if pair.alike), None)
+    if alike is None:
+        return None
+
+    def at(step: int) -> str:
+        """Return a draw's place in words."""
+        return "after the last step" if step == view.case.steps else f"before step {step}"
+
+    return streams.of_the_program(view, _failure(view, alike, at), pairs)
 
 
 def _drawn(view: EvidenceView) -> list[dict[int, Tensors]]:
@@ -96,17 +136,22 @@ def _drawn(view: EvidenceView) -> list[dict[int, Tensors]]:
     ]
 
 
-def _pairs(case: TrainingCase, drawn: list[dict[int, Tensors]]) -> list[Pair]:
-    """Return every two forwards to compare: pairs of two ranks first, each in the order of the run.
+def _pairs(case: TrainingCase, drawn: list[dict[int, Numbers]], each: int) -> list[Pair]:
+    """Return every two drawings to compare: pairs of two ranks first, each in the order of the run.
 
-    Two forwards of one rank are compared only if they ran in the same wrapper. A wrapper that seeds
-    each rank on construction seeds it again when it is rebuilt.
+    Two drawings of one rank are compared only if they were made around the same wrapper. A wrapper
+    that seeds each rank on construction seeds it again when it is rebuilt.
+
+    Args:
+        case: The case.
+        drawn: The numbers of each rank's drawings, by their place in the run.
+        each: The number of places in a step.
     """
 
     def made(number: int) -> int:
-        """Return the number of times the wrapper was rebuilt before a micro-step."""
+        """Return the number of times the wrapper was rebuilt before a drawing."""
         return sum(
-            action.kind == "reload" and action.step * case.accumulation <= number
+            action.kind == "reload" and action.step * each <= number
             for action in case.between_steps
         )
 
@@ -123,16 +168,16 @@ def _pairs(case: TrainingCase, drawn: list[dict[int, Tensors]]) -> list[Pair]:
         for first, second in combinations(sorted(by_number), 2)
         if made(first) == made(second)
     ]
-    return [pair for pair in pairs if len(pair.first.bits) == len(pair.second.bits)]
+    return [pair for pair in pairs if pair.first.bits == pair.second.bits]
 
 
-def _failure(view: EvidenceView, pair: Pair) -> Failure:
-    """Return the failure for two forwards that drew the same bits."""
+def _failure(view: EvidenceView, pair: Pair, at: Callable[[int], str]) -> Failure:
+    """Return the failure for two drawings of the same bits, whose places a function tells."""
     got = (
         f"{pair.bits} of {pair.bits} random bits are equal; by chance this happens once in "
         f"2**{pair.bits}"
     )
-    of = f"of {view.case.world_size}, {view.at(pair.micro)}"
+    of = f"of {view.case.world_size}, {at(pair.micro)}"
     if pair.of_two_ranks:
         return Failure(
             "RNG-1",
@@ -143,7 +188,7 @@ def _failure(view: EvidenceView, pair: Pair) -> Failure:
     return Failure(
         "RNG-1",
         "a rank draws the same random numbers again",
-        f"rank {pair.rank} {of} and {view.at(pair.other_micro)}",
+        f"rank {pair.rank} {of} and {at(pair.other_micro)}",
         got,
     )
 

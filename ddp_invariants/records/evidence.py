@@ -20,6 +20,7 @@ __all__ = [
     "ModuleEvents",
     "ModuleTensor",
     "Moment",
+    "ProgramDraw",
     "RaisedError",
     "RankEvidence",
     "ShapedCall",
@@ -174,6 +175,22 @@ class ShapedCall(NamedTuple):
     got: str
 
 
+class ProgramDraw(NamedTuple):
+    """Random numbers that the program itself drew from torch's default generator.
+
+    Attributes:
+        step: The step before which it drew them; the number of steps for those after the last one.
+        numbers: The numbers, each of `PROGRAM_BITS` random bits.
+    """
+
+    step: int
+    numbers: list[int]
+
+
+PROGRAM_BITS = 63
+"""The random bits of one number of a `ProgramDraw`."""
+
+
 class Backward(NamedTuple):
     """The times of one synchronised backward, in seconds since the case began.
 
@@ -215,6 +232,7 @@ class RankEvidence:
         saved: The names in each saved state of the trained module.
         scales: Per step, the loss scaler's scale after it.
         warned: Warnings, each with its category and first line, once.
+        program_draws: The random numbers that the program drew.
         shaped: The forwards in forms of their own.
         uses: The uses of the module besides training.
         slowed: The number of times its device was kept busy before a collective or a gradient.
@@ -244,6 +262,7 @@ class RankEvidence:
     saved: list[list[str]] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    program_draws: list[ProgramDraw] = field(default_factory=list)
     shaped: list[ShapedCall] = field(default_factory=list)
     uses: list[ModuleEvents] = field(default_factory=list)
     slowed: int = 0

@@ -24,6 +24,8 @@ from ddp_invariants.report import populations
 
 HALVES = Composition("ddp", ("capped", "ready", "all_reduce"), "halve", "fifth reduction")
 KEEPS_ITS_START = Composition("ddp", ("each", "end", "gathered"), "own start", "strided")
+AMONG_FIVE = Composition("ddp", ("whole", "end", "gathered"), "sum", "five ranks")
+SEEDS = Composition("ddp", ("each", "end", "all_reduce"), "seed", "strided")
 SKIPS = Composition("sampler", ("blocks", "python"), "skip", "third epoch")
 
 
@@ -67,22 +69,21 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is shown wrong is searched for by all rules; its host serves as a control."""
-    monkeypatch.setattr(generated, "wrong", lambda _seed: iter([HALVES, SKIPS, KEEPS_ITS_START]))
+    wrongs = [HALVES, SKIPS, KEEPS_ITS_START, AMONG_FIVE, SEEDS]
+    monkeypatch.setattr(generated, "wrong", lambda _seed: iter(wrongs))
     faults = population(5, 0)
-    assert [fault.name for fault in faults] == [HALVES.name, SKIPS.name, KEEPS_ITS_START.name]
+    assert [fault.name for fault in faults] == [each.name for each in wrongs]
     names = ("capped, ready, scattered", "strided, torch", "blocks, python")
     controls = [entry for entry in right() if entry.name in names]
     found = [search(pool, FaultSearch(fault, 0, CASES), tmp_path) for fault in faults]
     found += [search(pool, FaultSearch(control, 0, 20), tmp_path) for control in controls]
     assert [(each.is_caught, each.is_right_rule) for each in found] == [
-        (True, True),
-        (True, True),
-        (True, True),
+        *[(True, True)] * 5,
         *[(False, False)] * 3,
     ]
     text = populations.table(found)
     assert (
-        "3 searches for planted faults: 3 (100.0 %) caught, 3 (100.0 %) by the right rule" in text
+        "5 searches for planted faults: 5 (100.0 %) caught, 5 (100.0 %) by the right rule" in text
     )
     assert "a  own start" in text
     assert "60 cases of controls: 0 false violations" in text

@@ -54,7 +54,7 @@ OPERATORS = {
     "truncate": Operator("send", "the last gradient counts as zero", _OF_GRADIENTS),
     "shift": Operator("send", "the gradients are shifted by one place", _OF_GRADIENTS),
     "reverse": Operator("send", "the gradients are sent in reversed order", _OF_GRADIENTS),
-    "draw": Operator("send", "a random number is drawn", ("RNG",)),
+    "seed": Operator("send", "the random numbers start from one seed", ("RNG",)),
     "no wait": Operator("wait", "nobody waits for the result", (*_OF_GRADIENTS, "LIVE")),
     "keep": Operator("receive", "the result is not written back", _OF_GRADIENTS),
     "sum": Operator("receive", "the sum is not divided", _OF_GRADIENTS),

@@ -1,7 +1,8 @@
-"""Random numbers that layers draw in forwards (`Model.draws`): noted, and given to the twin."""
+"""Random numbers: those of layers are noted and given to the twin, those of the program noted."""
 
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,12 @@ from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+_NUMBERS = 2
+"""Numbers that a program draws at once: together they never repeat by chance."""
 
 
 @effect(lambda case: bool(case.model.draws))
@@ -63,3 +70,22 @@ class Draws(Effect):
         for layer, factors in zip(replica.drawing, drawn, strict=True):
             layer.given = factors
         return True
+
+
+@effect(lambda _: True)
+class ProgramDraws(Effect):
+    """Random numbers that the program draws before each step, as it does to augment its data."""
+
+    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+        """Draw before a step."""
+        del indices
+        _draw(stepper.record, stepper.position.step)
+
+    def end(self, record: Record) -> None:
+        """Draw after the last step."""
+        _draw(record, self.case.steps)
+
+
+def _draw(record: Record, step: int) -> None:
+    numbers = torch.empty(_NUMBERS, dtype=torch.int64).random_().tolist()
+    record.facts.setdefault("program_draws", []).append((step, numbers))
