@@ -46,6 +46,8 @@ class Call(NamedTuple):
         launched: The time of issue, in seconds since the case began.
         waited: The time when somebody first waited for it, or took its future; None if nobody did.
         aside: True if a thread other than the main one issued it.
+        gaps: True if the elements of the first tensor are not next to one another in memory. gloo
+            sends and writes as many elements that are.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Call(NamedTuple):
     launched: float = 0.0
     waited: float | None = None
     aside: bool = False
+    gaps: bool = False
 
     @property
     def agreed(self) -> tuple[str, str, int, str]:
@@ -68,7 +71,11 @@ class Call(NamedTuple):
         name = _USER_NAMES.get(self.kind, self.kind) + (f" #{number}" if number else "")
         tensor = " ".join(
             part
-            for part in (f"{self.dtype} x {self.elements}" if self.dtype else "", self.operation)
+            for part in (
+                f"{self.dtype} x {self.elements}" if self.dtype else "",
+                self.operation,
+                "of a view with gaps, which gloo ignores" if self.gaps else "",
+            )
             if part
         )
         return f"{name} ({tensor})" if tensor else name
@@ -79,7 +86,7 @@ class Call(NamedTuple):
         return f"{self.described()} at {self.site}" if self.site else self.described()
 
 
-ASYNCHRONOUS, WAITED = Call._fields.index("asynchronous"), Call._fields.index("waited")
+ASYNCHRONOUS, WAITED, GAPS = map(Call._fields.index, ("asynchronous", "waited", "gaps"))
 
 
 def agreed(kind: str, dtype: str, elements: int, operation: str) -> tuple[str, str, int, str]:

@@ -302,3 +302,38 @@ def test_a_work_that_torch_alone_holds_ends(tmp_path: Path, pool: Pool) -> None:
         assert evidence is not None
         assert evidence.incident is None
         assert [rank.raised for rank in evidence.ranks] == [None, None]
+
+
+def test_a_view_with_gaps_is_sent_alike_under_every_timing(tmp_path: Path, pool: Pool) -> None:
+    """A view is taken by gloo as it lies in memory, with gaps, also where its result is withheld.
+
+    The withheld copy had no gaps, so the result was right there, and a race was told.
+    """
+    path = tmp_path / "gaps.py"
+    path.write_text("""
+import torch
+import torch.distributed as dist
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+class Gaps(Reference):
+    def finish_gradient_synchronization(self):
+        for parameter in self.parameters():
+            wide = torch.zeros(2 * parameter.numel())
+            view = wide[::2]
+            view.copy_(parameter.grad.flatten())
+            dist.all_reduce(view)
+            parameter.grad = (view / dist.get_world_size()).view_as(parameter)
+""")
+    ddp = Ddp(f"{path}:Gaps")
+    case = replace(CASE, situations=())
+    withheld = replace(case, situations=(Perturbed(Perturbation("withheld")),))
+    for run in (pool.train, pool.simulate):
+        plain, timed = run(case, ddp), run(withheld, ddp)
+        assert plain is not None
+        assert timed is not None
+        findings = judge(replace(timed, unperturbed=plain))
+        assert findings["COMM-2"].compared
+        assert findings["COMM-2"].failure is None
+        assert findings["PARAM-3"].failure is not None
+        calls = [call.at for call in plain.ranks[0].calls if call.gaps]
+        assert calls
+        assert "SUM of a view with gaps, which gloo ignores) at gaps.py:" in calls[0]

@@ -26,7 +26,7 @@ import torch
 from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.groups.works import Log, ObservedWork, Row, WithheldWork
-from ddp_invariants.records.trace import ASYNCHRONOUS, UNEVEN, WAITED
+from ddp_invariants.records.trace import ASYNCHRONOUS, GAPS, UNEVEN, WAITED
 
 # These classes are public names of torch.distributed without type stubs.
 _c10d: Any = torch._C._distributed_c10d
@@ -223,7 +223,8 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         aside = threading.get_ident() != self._log.thread and not (
             self._connections.rank_device.on_device and torch._C._current_graph_task_id() != -1
         )
-        row = [kind, dtype, elements, operation, asynchronous, _site(), issued, None, aside]
+        gaps = tensor is not None and has_gaps(tensor)
+        row = [kind, dtype, elements, operation, asynchronous, _site(), issued, None, aside, gaps]
         self.calls.append(row)
         return row, self._log.words.issue(self.label, row)
 
@@ -271,6 +272,24 @@ def _completes(work: Any, patience: float) -> bool:
         return False
 
 
+def has_gaps(tensor: torch.Tensor) -> bool:
+    """Return whether the elements of a tensor are not next to one another in memory."""
+    if tensor.layout != torch.strided or not tensor.numel():
+        return False
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps) > tensor.numel()
+
+
+def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the elements that gloo sends and writes: a view with gaps is taken as if without.
+
+    A copy of such a view has no gaps, so gloo would compute something else with it.
+    """
+    if not has_gaps(tensor):
+        return tensor
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
 def _first_tensor(value: Any) -> torch.Tensor | None:
     while isinstance(value, list | tuple) and value:
         value = value[0]
@@ -316,7 +335,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         return self._handed_out[-1]
 
     def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
-        tensors: list[torch.Tensor] = [target] if kind in IN_ONE else target
+        given: list[torch.Tensor] = [target] if kind in IN_ONE else target
         roots = [
             getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())
         ]
@@ -324,15 +343,17 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if (
             not self._timing.withhold
             or sends
-            or any(tensor.layout != torch.strided for tensor in tensors)
+            or any(tensor.layout != torch.strided for tensor in given)
         ):
             return forward(self, target, *arguments, **options)
+        tensors = [_as_sent(tensor) for tensor in given]
         results = [tensor.detach().clone() for tensor in tensors]
         # The tensor that is sent may be part of the one that takes the result and is about to be
         # overwritten.
         if kind in IN_ONE:
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
+        begun.row[GAPS] = has_gaps(given[0])
         work = WithheldWork(
             begun,
             tensors,
