@@ -142,6 +142,8 @@ class Row:
             same values the narrower comes first: the smallest case contains its subject because
             the fault needs it. Empty for the first rule, and for rules outside the order.
         moved_after: An exception: failures with another place in the order of causes.
+        apart: True if no failure of another rule in the case explains a failure of this rule. Its
+            place in the order is the last, so that it explains no other rule's either.
         costs: How many ordinary cases one of the rule's own takes as long as; its property draws so
             many fewer.
         confirmations: Runs in fresh processes in which a failure is to be seen again.
@@ -170,6 +172,7 @@ class Row:
     excluded: tuple[Exclusion, ...] = ()
     after: str = ""
     moved_after: MovedAfter | None = None
+    apart: bool = False
     costs: int = 1
     confirmations: int = CONFIRMATIONS
     observed_groups: bool = False

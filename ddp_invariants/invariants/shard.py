@@ -246,7 +246,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     applies="capability",
     draws=ShardDraws(least_samples=CHANCE_FREE),
     excluded=(lacks("cannot shuffle", "shuffle"),),
-    after="SHARD-7",
+    after="MEM-1",
     script=Script(checks=("epochs",)),
     level="core",
 )

@@ -31,7 +31,8 @@ from ddp_invariants.records.verdict import Failure
     applies="capability",
     draws=ShardDraws(),
     excluded=(lacks("takes no rank", "given_rank"),),
-    after="MEM-1",
+    after="SHARD-10",
+    apart=True,
     script=Script(checks=("refusals",)),
     level="robust",
 )

@@ -120,7 +120,7 @@ def underlying(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, C
     A race can produce any symptom. The case is run under two timings to expose it: where results
     are withheld, a missing wait shows every time.
     """
-    if failure.rule == ENDS:
+    if failure.rule == ENDS or ALL_RULES[failure.rule].apart:
         return failure, case
     findings = runner.findings(case, rule=failure.rule)
     root = root_failure([failure, *runner.failures(findings, case)]) or failure

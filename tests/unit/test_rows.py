@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import fields, replace
 from inspect import signature
+from typing import Any
 
 import pytest
 
+from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, root_failure
@@ -13,6 +15,7 @@ from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.init import SOURCE_CHANGED
 from ddp_invariants.processes.backends import Backend
 from ddp_invariants.records.verdict import Cause, Failure
+from ddp_invariants.search.confirm import underlying
 from ddp_invariants.search.models import models
 from ddp_invariants.search.strategies import shard_cases, training_cases
 from ddp_invariants.situations import OPTIONS
@@ -70,7 +73,6 @@ CAUSES_FIRST = [
     "COMM-5",
     "LIVE-4",
     "MEM-1",
-    "SHARD-7",
     "SHARD-5",
     "SHARD-4",
     "SHARD-1",
@@ -80,6 +82,7 @@ CAUSES_FIRST = [
     "SHARD-8",
     "SHARD-9",
     "SHARD-10",
+    "SHARD-7",
     "COMM-6",
 ]
 
@@ -101,6 +104,16 @@ def in_order(seen: dict[str, Failure]) -> list[str]:
 def test_the_rows_make_the_order_of_causes() -> None:
     """The order decides which rule a violation is reported as."""
     assert in_order(failures()) == CAUSES_FIRST
+
+
+def test_arguments_that_are_not_checked_explain_no_lost_sample_nor_the_reverse() -> None:
+    """A sampler that loses samples was told to begin with its missing checks of arguments."""
+    seen = failures()
+    root = root_failure([seen["SHARD-7"], seen["SHARD-2"]])
+    assert root is not None
+    assert root.rule == "SHARD-2"
+    runner: Any = None  # It runs nothing.
+    assert underlying(runner, seen["SHARD-7"], ShardCase()) == (seen["SHARD-7"], ShardCase())
 
 
 @pytest.mark.parametrize(
