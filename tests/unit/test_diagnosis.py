@@ -866,7 +866,11 @@ AMBIGUOUS = [
                 "ddp.py:3; its float32 gradients have 7 elements"
             ),
         ),
-        ([], WEIGHT, "rank 0 reduced no float32 gradient in step 0's backward or after it"),
+        (
+            [],
+            WEIGHT,
+            "no reduction of float32 gradients by rank 0 was observed in step 0's backward or after it",
+        ),
     ],
 )
 def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(

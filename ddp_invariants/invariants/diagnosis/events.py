@@ -26,7 +26,11 @@ def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
     sizes = _sizes(layout, sent, dtype)
     carried = [call for call in sent if call.dtype == dtype]
     if not carried:
-        return f"rank {rank} reduced no {own} gradient in step {step}'s backward or after it"
+        # It may reduce through a group of its own that nobody observes.
+        return (
+            f"no reduction of {own} gradients by rank {rank} was observed in step {step}'s backward "
+            "or after it"
+        )
     fillings = [
         tuple(map(tuple, buckets))
         for order in orders(layout, evidence, step)
