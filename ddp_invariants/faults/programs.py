@@ -362,6 +362,26 @@ class SavesParametersAlone(_Reference):
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
 
+class StripsEveryPrefix(_Reference):
+    """Loading strips the wrapper's prefix wherever a name has it, and leaves out what the module
+    then does not know (names such as layers.0.module.weight; no public incident found).
+
+    STATE-1: changes between saving and loading; or STATE-2: changes when another number of ranks
+    loads it.
+    """
+
+    def state_dict(self, **kwargs: Any) -> Any:
+        names = self.module.state_dict(**kwargs).items()
+        return {f"module.{name}": value for name, value in names}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        del strict
+        stripped = {name.replace("module.", ""): value for name, value in state_dict.items()}
+        return self.module.load_state_dict(stripped, strict=False, assign=assign)
+
+
 class PrefixesTwice(_Reference):
     """The names in a saved state start with the wrapper's prefix twice
     (module.module., a well-known mistake).

@@ -30,6 +30,7 @@ class Draws:
         rounds: How often a case repeats its run in the same processes.
         odd: Always have gradients that are sparse, or of a dtype of their own.
         drawing: Always have a layer that draws random numbers.
+        prefixed: Have names with `module.` in their middle in one of four cases.
         of_situations: The options of situations that differ from their defaults. Each class in
             `situations.SITUATIONS` names its options, and its `drawn` describes them.
     """
@@ -43,6 +44,7 @@ class Draws:
     rounds: int = 1
     odd: bool = False
     drawing: bool = False
+    prefixed: bool = False
     of_situations: tuple[tuple[str, Any], ...] = ()
 
     def __init__(self, **options: Any) -> None:

@@ -32,7 +32,7 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     needs=(RELOADED, STATEFUL),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(between_steps=("reload",)),
+    draws=Draws(between_steps=("reload",), prefixed=True),
     excluded=(lacks("saves no state", "state"),),
     after="PARAM-4",
 )
@@ -132,7 +132,7 @@ _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
     needs=(FEWER, MORE, STATEFUL),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(resized=True),
+    draws=Draws(resized=True, prefixed=True),
     excluded=(lacks("cannot load a state that another number of ranks saved", "resized"),),
     after="STATE-1",
     costs=4,

@@ -79,7 +79,7 @@ precision, frozen, tied, and the number of the layer it is tied to.
 """
 
 
-OPTIONS = ("buffers", "every_kind", "odd", "drawing")
+OPTIONS = ("buffers", "every_kind", "odd", "drawing", "prefixed")
 """The options of `models` that `search.strategies.training_cases` passes on."""
 
 
@@ -92,6 +92,7 @@ def models(
     odd: bool = False,
     real: bool = False,
     drawing: bool = False,
+    prefixed: bool = False,
 ) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first.
 
@@ -105,6 +106,8 @@ def models(
         real: Have no complex parameter.
         drawing: Have a layer that draws random numbers, so wide that every forward draws enough of
             them to be told from chance.
+        prefixed: Have names with `module.` in their middle in one of four cases. Many wrappers put
+            that prefix before all names, and may strip it elsewhere.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     layers = [_first(draw, inputs, outputs or inputs, dtype)]
@@ -115,6 +118,8 @@ def models(
     if block:
         layers += _block(block, width, dtype, _convolution(draw, dtype))
         width = Model(inputs, tuple(layers)).widths()[-1]
+    if prefixed and draw(_ONE_IN_FOUR):
+        layers.append(Layer("terms", 2, dtype=dtype))
     layers = _with_odd(draw, layers, inputs, width, odd=odd, real=real)
     if drawing:
         layers += [
