@@ -83,9 +83,12 @@ def of_sampler(
                 )
             )
             continue
-        crashed = first_failure(evidence, scope, (ENDS,))
-        if crashed is not None:
-            probed.append(Probed(name, Standing.CRASHED, crashed.got, excused))
+        ended = first_failure(evidence, scope, (ENDS,))
+        if ended is not None:
+            crashed = ended.fact == CRASHES
+            standing = Standing.CRASHED if crashed else Standing.WRONG
+            words = ended.got if crashed else in_words(ended)
+            probed.append(Probed(name, standing, words, excused))
             continue
         raised = [answer["raised"] for answer in evidence.answers if answer.get("raised")]
         if len(raised) == len(evidence.answers):

@@ -105,11 +105,33 @@ def every_sampler_answers(view: ShardView, tally: Tally) -> Failure | None:
     # There is nothing to deal: torch's own sampler divides by zero.
     if failure is not None or view.case.data.samples == 0:
         return failure
+    failure = _raised_by_some(view)
+    if failure is not None:
+        return failure
     raised = [answer["raised"] for answer in view.evidence.answers if answer.get("raised")]
     # SHARD-9 judges what is raised while a state is saved or loaded.
     if len(raised) < len(view.evidence.answers) or raised[0]["phase"].startswith("resuming"):
         return None
     return crash(ENDS, {0: read(raised[0])}, view.where(view.case.epochs[-1]))
+
+
+def _raised_by_some(view: ShardView) -> Failure | None:
+    """Return a failure if the samplers of some ranks raise and those of others do not.
+
+    The other ranks go on, and wait for these ranks in their next collective.
+    """
+    for answer in view.evidence.answers:
+        raising = answer.get("raising", [])
+        by_rank = {rank: text for rank, text in enumerate(raising) if text}
+        if by_rank and len(by_rank) < len(raising):
+            rank, text = next(iter(by_rank.items()))
+            return Failure(
+                ENDS,
+                "some ranks raise and others do not",
+                view.where(view.case.epochs[-1]),
+                f"rank {rank} raised {text}; {len(by_rank)} of {len(raising)} ranks raise",
+            )
+    return None
 
 
 FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in backward"

@@ -48,7 +48,8 @@ def shards(
         that iterating advanced), `batches[rank]` and `promised[rank]` (the batches that a
         DataLoader yields, and its len), `worked[rank][worker]` (indices of the last epoch),
         `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
-        `elsewhere` if another number of ranks loads it, or `raised`; and `refused`, the type of
+        `elsewhere` if another number of ranks loads it; or `raised`, with `raising[rank]`, the
+        exceptions of ranks that are asked alone; and `refused`, the type of
         the exception per impossible argument, None if none was raised; empty if the sampler does
         not take its rank as an argument; and `warned`.
     """
@@ -125,8 +126,24 @@ def _dealt(
                 phase = "resuming with another world size"
                 answer["elsewhere"] = _elsewhere(case, case.resumed_by, make, samplers)
     except BaseException as error:  # noqa: BLE001 - an implementation may raise anything: evidence
-        return {"raised": exception_data(error, phase, 0)}
+        alone = phase in ("construction", "iteration") and not make.scatters
+        return {
+            "raised": exception_data(error, phase, 0),
+            "raising": [_raised_by(case, make, rank) for rank in ranks] if alone else [],
+        }
     return answer
+
+
+def _raised_by(case: ShardCase, make: SamplerMaker, rank: int) -> str:
+    """Return what a rank's sampler raises if it is asked alone; empty if it raises nothing."""
+    try:
+        sampler = RankSampler(case, make, rank)
+        for epoch in case.epochs:
+            sampler.set_epoch(epoch)
+            sampler.indices()
+    except BaseException as error:  # noqa: BLE001 - as above
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _orders(case: ShardCase, make: SamplerMaker) -> list[list[int]]:
