@@ -17,7 +17,9 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery import sending
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
+from ddp_invariants.discovery.elsewhere import elsewhere
 from ddp_invariants.discovery.inherited import inherited, relatives
+from ddp_invariants.discovery.not_offered import lacking_as_declared, lacking_as_driven
 from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
 from ddp_invariants.discovery.promises import promised
@@ -103,7 +105,7 @@ def of_ddp(
         LoadFailure: It is no wrapper.
     """
     declared = declare(Declarations, described["declares"])
-    lacking = _lacking_as_declared(described, declared)
+    lacking = lacking_as_declared(described, declared)
     # Sending is probed last; nothing before depends on it.
     without = lacking | frozenset(declared.unsupported) | {"bucketing", "overlap", "equal_buffers"}
     scope = Scope(max_world_size, without, declared, backend=pool.backend)
@@ -111,7 +113,7 @@ def of_ddp(
     base = probes.run(BASE)
     _require_wrapper(ddp, base)
     how = base.ranks[0].driven
-    lacking |= _lacking_as_driven(how, declared)
+    lacking |= lacking_as_driven(how, declared)
     if "subgroup" in without | lacking:
         lacking |= {"resized"}  # One of the two worlds is a part of all processes.
     undrawn = lacking if how.get("accumulation") == "each" else lacking & {"no_sync_nested"}
@@ -150,52 +152,6 @@ def of_ddp(
         not_simulated,
         failure_of(base, probes.scope),
     )
-
-
-def _lacking_as_declared(described: Mapping[str, Any], declared: Declarations) -> frozenset[str]:
-    """Return the capabilities that a DDP lacks by its signature or its declarations."""
-    lacking = frozenset(described["lacks"]) | frozenset(
-        {"accumulation"} if declared.accumulation == "none" else ()
-    )
-    if declared.gradients == "hidden":
-        # A parameter without a gradient may get a zero, which may move it. Hidden gradients do not
-        # show that.
-        lacking |= {"unused", "freeze", "unfreeze"}
-        # Only the oracle could check such a step, and it computes no second derivatives.
-        lacking |= {"penalty"}
-    if declared.reduction == "sum":
-        # A gradient left from the last sum may be summed again or not, depending on the hooks. No
-        # declaration says which is meant.
-        lacking |= {"never_zeroed", "retained"}
-    return lacking
-
-
-def _lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozenset[str]:
-    """Return the capabilities that a DDP lacks by the way in which it is driven.
-
-    Args:
-        how: The calls with which it is driven, by moment.
-        declared: Its declarations.
-    """
-    lacking: frozenset[str] = frozenset()
-    if how.get("accumulation") == "each":
-        lacking |= {"no_sync_nested", "no_sync_error"}
-        if declared.reduction == "sum" or (
-            "before each batch" in how and not declared.accumulation
-        ):
-            # The name does not say whether this hook runs before each step or before each
-            # micro-step. So accumulation is not tested.
-            lacking |= {"accumulation"}
-    if how.get("without communication", "no_sync") != "no_sync":
-        lacking |= {"no_sync_nested"}  # A switch cannot be nested.
-    if "backward" in how:  # An engine's own backward is not told that another one follows.
-        lacking |= {"retained", "scaler", "input_gradients"}
-    if {"gradients", "step"} & how.keys():
-        # They lie elsewhere, or an engine changes them as it likes.
-        lacking |= {"clipping", "scaler"}
-    if "uneven batches" not in how:
-        lacking |= {"join"}
-    return lacking
 
 
 def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
@@ -388,4 +344,20 @@ class _Probes:
         # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):
             return Probed(name, Standing.WRONG, failure, declared)
-        return Probed(name, Standing.REFUSED if refusal else Standing.RIGHT, refusal, declared)
+        if not refusal:
+            return Probed(name, Standing.RIGHT, declared=declared)
+        wrong = self._wrong_elsewhere(name, case, scope)
+        return replace(wrong or Probed(name, Standing.REFUSED, refusal), declared=declared)
+
+    def _wrong_elsewhere(self, name: str, case: TrainingCase, scope: Scope) -> Probed | None:
+        """Return what a refused capability shows in another position or size if that is wrong."""
+        for variant in elsewhere(case, TRAINING[name]):
+            if variant.ranks_needed > scope.max_world_size or self.hung >= HANGS:
+                continue
+            evidence = self.run(variant, scope)
+            crashed, failure = crash_of(evidence), in_words(first_failure(evidence, scope))
+            if crashed is not None:
+                return Probed(name, Standing.CRASHED, crashed.got)
+            if failure and not refusal_of(evidence):
+                return Probed(name, Standing.WRONG, failure)
+        return None
