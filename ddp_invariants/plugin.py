@@ -16,6 +16,8 @@ import pytest
 # pytest's record_testsuite_property writes there, too, but no worker of xdist can use it.
 from _pytest.junitxml import xml_key
 
+from ddp_invariants.cases.levels import LEVELS, Level
+from ddp_invariants.discovery.levels import level_of, uncommon
 from ddp_invariants.errors import (
     INCONCLUSIVE,
     UNUSABLE_INPUT,
@@ -29,7 +31,7 @@ from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Trial
 from ddp_invariants.session import ending, options, text
-from ddp_invariants.session.failure_limit import FailureLimit, mark_inconclusive
+from ddp_invariants.session.failure_limit import FailureLimit, mark_not_counting
 from ddp_invariants.session.monitor import Monitor, report_properties
 from ddp_invariants.session.state import (
     ENTERED_JOB,
@@ -330,9 +332,18 @@ def pytest_runtest_makereport(
         call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure
     ):
         report.longrepr = str(call.excinfo.value)
-        if isinstance(call.excinfo.value, Inconclusive):
-            mark_inconclusive(report)
+        if isinstance(call.excinfo.value, Inconclusive) or (
+            isinstance(call.excinfo.value, Violation)
+            and _is_beyond(call.excinfo.value, item.config.option.level)
+        ):
+            mark_not_counting(report)
     return report
+
+
+def _is_beyond(violation: Violation, most: Level) -> bool:
+    """Return whether a violation is less ordinary than the levels that decide the exit status."""
+    levels = uncommon(violation.case).values()
+    return LEVELS.index(level_of(violation.failure.rule, levels)) > LEVELS.index(most)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The levels of cases: how ordinary the program of a case is, and what makes it less ordinary."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from ddp_invariants.cases.case import Case, ShardCase
@@ -10,6 +10,7 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.required import SAMPLING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.rule import Row
 
 ENOUGH = 5
 """Ordinary cases on which a core rule must be judged at least, for a verdict about its core.
@@ -39,8 +40,7 @@ _UNCOMMON = {
 def uncommon(case: Case) -> dict[str, Level]:
     """Return what makes a case less ordinary: capabilities and situations, with their levels.
 
-    The result is empty for an ordinary case. What another capability of the case needs anyway is
-    left out.
+    The result is empty for an ordinary case.
     """
     if isinstance(case, ShardCase):
         return {
@@ -53,6 +53,35 @@ def uncommon(case: Case) -> dict[str, Level]:
         if situation.level != "core" and not found.keys() & situation.capabilities().keys():
             found[situation.kind] = situation.level
     return found
+
+
+def without(case: Case, name: str, scope: Scope) -> Case:
+    """Return a case without one of the names of `uncommon`.
+
+    Raises:
+        CaseError: There is no such case.
+    """
+    narrower = replace(scope, without=scope.without | {name})
+    if isinstance(case, ShardCase):
+        return narrower.fit_shards(case)
+    if name in KINDS:
+        return case.without(KINDS[name])
+    return narrower.fit(case)
+
+
+def unimplied(levels: Mapping[str, Level]) -> dict[str, Level]:
+    """Return the names that say most: without those that another of them needs anyway.
+
+    A layer that is trained later, for example, is a frozen layer at first.
+    """
+    needed = {
+        part
+        for name in levels
+        if name in TRAINING
+        for part in uncommon(TRAINING[name].probe)
+        if part != name
+    }
+    return {name: level for name, level in levels.items() if name not in needed}
 
 
 def level_of(rule: str, names: Iterable[Level]) -> Level:
@@ -90,6 +119,6 @@ def plainly(case: Case) -> Case:
     return case.without(*(kind for kind in KINDS.values() if kind.level != "core"))
 
 
-def needed_of_ordinary(rule: str) -> tuple[str, ...]:
-    """Return the conditions of a rule that ordinary cases can meet."""
-    return tuple(need for need in ALL_RULES[rule].needs if need not in _BEYOND)
+def needed_of_ordinary(rule: Row) -> tuple[str, ...]:
+    """Return the conditions of a core rule that ordinary cases can meet; none for other rules."""
+    return tuple(need for need in rule.needs if need not in _BEYOND and rule.level == "core")

@@ -14,6 +14,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.records.verdict import Replayed, Violation
 from ddp_invariants.records.violation import StoredViolation
+from ddp_invariants.report.card import card_of, headline
 from ddp_invariants.report.outcome import ENDED, SessionResult
 from ddp_invariants.search.ledger import Ledger
 
@@ -66,10 +67,13 @@ def certification(results: Mapping[str, SessionResult], status: int) -> dict[str
 
 def _of(name: str, result: SessionResult) -> dict[str, Any]:
     ledger = result.ledger or Ledger()
+    levels = card_of(ledger, result.discovery) if result.discovery is not None else ()
     return {
         "name": name,
         "status": result.status,
         "outcome": ENDED[result.status],
+        "headline": headline(levels),
+        "card": levels,
         "cases": ledger.cases,
         "rules": {rule: ledger.verdict_of(rule) for rule in ALL_RULES if ledger.concerned(rule)},
         "capabilities": {probed.capability: probed.standing for probed in result.capabilities},
@@ -111,12 +115,13 @@ def export(script: str, stored: StoredViolation, identifier: str) -> dict[str, A
     }
 
 
-def verification(certificate: "Certificate", headline: str) -> dict[str, Any]:
+def verification(certificate: "Certificate", outcome: str) -> dict[str, Any]:
     """Return the contents of a certificate that was rechecked."""
     return {
         "valid": True,
         "outcome": certificate.outcome,
-        "headline": headline,
+        "headline": outcome,
+        "card": certificate.card,
         "partial": certificate.partial,
         "exceptions": certificate.exceptions,
         "cases": certificate.cases,

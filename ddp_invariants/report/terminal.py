@@ -13,6 +13,7 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.records.verdict import Outcome, Replayed
 from ddp_invariants.records.violation import StoredViolation
+from ddp_invariants.report.card import LevelAccount, words
 from ddp_invariants.report.certificate.certificate import left_out
 from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.search.messages import _WIDTH, exhausted, explored, violation
@@ -116,6 +117,11 @@ def passing_failures(stored: Iterable[StoredViolation]) -> str:
             ),
         ]
     )
+
+
+def report_card(levels: Iterable[LevelAccount]) -> str:
+    """Return a line for each level with its verdict, before everything else."""
+    return "\n".join(_field(level.level, words(level)) for level in levels)
 
 
 def judged_without(discovery: Discovery) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.levels import Level
 from ddp_invariants.discovery.lacking import without_one
+from ddp_invariants.discovery.levels import uncommon, unimplied, without
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
@@ -62,7 +64,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     if isinstance(case, TrainingCase) and failure.rule != ENDS and not case.kills:
         # A certificate shows what the ranks send, which plain groups do not record.
         runner.findings(case, observed=True)
-    runner.ledger.confirm(failure.rule, case, path, runner.evidence)
+    runner.ledger.confirm(failure.rule, path, runner.evidence, needed(runner, failure.rule, case))
     text = messages.violation(
         reported,
         name,
@@ -76,6 +78,32 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     if failure.rule == ENDS:
         runner.lifeless = violation
     raise violation
+
+
+def needed(runner: Runner, rule: str, case: Case) -> dict[str, Level]:
+    """Return what makes a smallest case less ordinary and is needed to break the rule.
+
+    The smallest case may have more: one with fewer parameters than ranks is simpler than others.
+
+    Args:
+        runner: Runs the case.
+        rule: The violated rule.
+        case: The smallest case of the violation.
+    """
+    levels = uncommon(case)
+    for name in list(levels):
+        try:
+            plainer = without(case, name, runner.scope)
+        except CaseError:
+            continue
+        left = uncommon(plainer)
+        if left.keys() < levels.keys() and _fails(runner, rule, plainer):
+            case, levels = plainer, left
+    return unimplied(levels)
+
+
+def _fails(runner: Runner, rule: str, case: Case) -> bool:
+    return runner.findings(case, confirming=True, rule=rule)[rule].failure is not None
 
 
 def excluding(runner: Runner, case: Case) -> str:

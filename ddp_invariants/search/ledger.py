@@ -223,17 +223,20 @@ class Ledger:
             }
 
     def confirm(
-        self, rule: str, case: Case, path: Path, evidence: TrainingEvidence | ShardEvidence | None
+        self,
+        rule: str,
+        path: Path,
+        evidence: TrainingEvidence | ShardEvidence | None,
+        levels: Mapping[str, Level],
     ) -> None:
         """Record that a rule's violation was confirmed and stored, with its display data.
 
         Args:
             rule: The rule.
-            case: The smallest case.
             path: The file that stores the violation.
-            evidence: The evidence of a run of the case.
+            evidence: The evidence of a run of the smallest case.
+            levels: What the smallest case needs that is less ordinary, with the levels.
         """
-        levels = uncommon(case)
         self[rule].confirmed += 1
         self[rule].blamed.append((level_of(rule, levels.values()), tuple(levels)))
         self.stored[str(path)] = asdict(of_violation(evidence, rule))

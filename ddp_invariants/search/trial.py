@@ -14,7 +14,13 @@ from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
-from ddp_invariants.discovery.levels import ENOUGH, needed_of_ordinary, ordinary, plainly
+from ddp_invariants.discovery.levels import (
+    ENOUGH,
+    needed_of_ordinary,
+    ordinary,
+    plainly,
+    uncommon,
+)
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
@@ -176,7 +182,9 @@ class Trial(Runner):
             Violation: A case fails.
             Flaky: A case failed once, and not again.
         """
-        needed = {*needed_of_ordinary(rule)} - self.scope.unclaimed - self.scope.beyond(rule)
+        needed = (
+            {*needed_of_ordinary(ALL_RULES[rule])} - self.scope.unclaimed - self.scope.beyond(rule)
+        )
         cases = cases_for(rule, ordinary(self.scope)).map(plainly)
         for number in range(ROUNDS):
             search.drive(f"{rule}/ordinary/{number}", _asked(rule, cases), count)
@@ -198,7 +206,7 @@ class Trial(Runner):
         name = self.under_test.named(case)
         if failure is not None:
             path = confirm.path_of(self, case, failure.rule)
-            self.ledger.confirm(failure.rule, case, path, self.evidence)
+            self.ledger.confirm(failure.rule, path, self.evidence, uncommon(case))
             repeat = messages.how_to_repeat(self.options.command, failure.rule, rule, path)
             unstored = ""
             if not path.exists():  # An existing file was confirmed in more runs.

@@ -7,13 +7,16 @@ import re
 import signal
 import sys
 import threading
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
-from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
+from ddp_invariants.cases.levels import LEVELS, Level
+from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, VIOLATED
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.report.card import LevelAccount, failing, within
 from ddp_invariants.search.ledger import Ledger
 
 _PR_SET_PDEATHSIG = 1
@@ -75,7 +78,15 @@ def rule_of(name: str) -> str:
     return rule if rule in ALL_RULES else ""
 
 
-def exit_status(status: int, ledger: Ledger, *, other_test_failed: bool) -> int:
+def exit_status(
+    status: int,
+    ledger: Ledger,
+    levels: Sequence[LevelAccount] = (),
+    most: Level = LEVELS[-1],
+    failed: Collection[str] = (),
+    *,
+    other_test_failed: bool,
+) -> int:
     """Return the session's exit status, from pytest's own and the verdicts of the properties.
 
     pytest's status 2 is an interrupted session, which is inconclusive as well.
@@ -83,6 +94,9 @@ def exit_status(status: int, ledger: Ledger, *, other_test_failed: bool) -> int:
     Args:
         status: Of the tests: all passed, some failed, or their failures ended the session.
         ledger: The verdicts of the properties.
+        levels: The results by level; empty for a replay, which is about its case alone.
+        most: The least ordinary level that counts.
+        failed: The rules whose properties failed.
         other_test_failed: True if a test failed that is no property.
     """
     if status not in (
@@ -91,9 +105,19 @@ def exit_status(status: int, ledger: Ledger, *, other_test_failed: bool) -> int:
         pytest.ExitCode.INTERRUPTED,
     ):
         return status
-    if any(entry.confirmed for entry in ledger.entries.values()):
+    beyond = failing(levels) - failing(within(levels, most))
+    entries = [entry for rule, entry in ledger.entries.items() if rule not in beyond]
+    if any(entry.confirmed for entry in entries):
         return VIOLATED
     if other_test_failed:
         return status
-    open_questions = any(entry.seen or entry.not_run for entry in ledger.entries.values())
-    return INCONCLUSIVE if open_questions or status != pytest.ExitCode.OK else status
+    open_rules = any(entry.seen or entry.not_run for entry in entries)
+    explained = status == pytest.ExitCode.TESTS_FAILED and failed and beyond.issuperset(failed)
+    well = status == pytest.ExitCode.OK or explained
+    return CERTIFIED if well and not open_rules and not _unproved(levels, most) else INCONCLUSIVE
+
+
+def _unproved(levels: Sequence[LevelAccount], most: Level) -> bool:
+    """Return whether a complete session gives a level that counts no verdict."""
+    complete = not any(each.untested for each in levels)
+    return complete and any(each.verdict == "inconclusive" for each in within(levels, most))

@@ -6,10 +6,10 @@ import pytest
 
 
 class FailureLimit:
-    """A plugin that takes over `--maxfail`, and does not count inconclusive rules.
+    """A plugin that takes over `--maxfail`, and counts only violations that decide the exit status.
 
     pytest would end the session at the first inconclusive rule, although the next rule may be
-    violated.
+    violated, and at a violation of a level that `--level` leaves out.
 
     Args:
         config: Of the main process or of a worker; its own limit is removed.
@@ -28,7 +28,7 @@ class FailureLimit:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a failure, and end the session after the last one allowed."""
-        if not report.failed or is_inconclusive(report):
+        if not report.failed or does_not_count(report):
             return
         self._failures += 1
         if not self._most or self._failures < self._most or self._session is None:
@@ -39,11 +39,11 @@ class FailureLimit:
         (distributor or self._session).shouldstop = reason
 
 
-def mark_inconclusive(report: pytest.TestReport) -> None:
-    """Mark the report of an inconclusive rule; xdist hands the mark over."""
-    vars(report)["inconclusive"] = True
+def mark_not_counting(report: pytest.TestReport) -> None:
+    """Mark the report of a failure after which a session goes on; xdist hands the mark over."""
+    vars(report)["not_counting"] = True
 
 
-def is_inconclusive(report: pytest.TestReport) -> bool:
-    """Return whether a report is that of an inconclusive rule."""
-    return bool(vars(report).get("inconclusive", False))
+def does_not_count(report: pytest.TestReport) -> bool:
+    """Return whether a report is that of a failure after which a session goes on."""
+    return bool(vars(report).get("not_counting", False))

@@ -97,6 +97,12 @@ class Monitor:
         if report.when == "call" or report.outcome != "passed":
             self.progress.report(rules, report.outcome)
 
+    @property
+    def failed_properties(self) -> frozenset[str]:
+        """The rules whose properties failed."""
+        reported = self.progress.reported
+        return frozenset(rule for rule, outcome in reported.items() if outcome == "failed")
+
     def line(self) -> str:
         """Return a line of progress, empty unless it is due and properties are left."""
         if (

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
+from ddp_invariants.cases.levels import LEVELS
 from ddp_invariants.discovery import deviations
 from ddp_invariants.errors import CaseError, NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
@@ -34,6 +35,7 @@ def add(parser: pytest.Parser) -> None:
             action="append" if option.repeatable else "store",
         )
     _add_search(group)
+    _add_deciding(group)
     _add_processes(group)
     _add_files(group)
 
@@ -71,6 +73,21 @@ def _add_search(group: pytest.OptionGroup) -> None:
         default=None,
         metavar="N",
         help=defaulting(option_texts.SEED, "a new one, which is printed"),
+    )
+
+
+def _add_deciding(group: pytest.OptionGroup) -> None:
+    """Add the options that say which verdicts decide the exit status."""
+    group.addoption(
+        "--level",
+        default=LEVELS[-1],
+        choices=LEVELS,
+        help=defaulting(
+            "what decides the exit status. core: the five invariants in ordinary programs; extended: "
+            "also everything else that is offered; robust: also argument checks, exceptions, deaths "
+            "and leaks, hence everything",
+            LEVELS[-1],
+        ),
     )
 
 

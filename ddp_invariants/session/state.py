@@ -24,6 +24,7 @@ from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.records import reading, violation
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.report.card import LevelAccount, card_of
 from ddp_invariants.report.certificate.from_session import SessionSettings
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
@@ -283,6 +284,11 @@ class SessionState:
         )
         yield from ((rule, self.ledger.verdict_of(rule)) for rule in ALL_RULES)
 
+    @property
+    def card(self) -> tuple[LevelAccount, ...]:
+        """The result of each level, once the session has ended."""
+        return card_of(self.ledger, self.discovery)
+
     def compare_with_plain_torch(self) -> None:
         """Run a case without the suite, too, if a complete session is to write a certificate."""
         monitor = self.monitor
@@ -323,7 +329,12 @@ class SessionState:
         if self.monitor.interrupted:
             return status
         ended = ending.exit_status(
-            status, self.ledger, other_test_failed=self.monitor.other_test_failed
+            status,
+            self.ledger,
+            () if option.replay else self.card,
+            option.level,
+            self.monitor.failed_properties,
+            other_test_failed=self.monitor.other_test_failed,
         )
         return UNWRITTEN if self.monitor.unwritten and ended != VIOLATED else ended
 

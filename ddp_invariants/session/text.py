@@ -1,9 +1,11 @@
 """The lines that a session prints: its header, and the summary at its end."""
 
 from ddp_invariants import __version__
+from ddp_invariants.cases.levels import LEVELS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job
 from ddp_invariants.report import terminal
+from ddp_invariants.search import messages
 from ddp_invariants.session.options import PROFILES
 from ddp_invariants.session.state import SessionState
 
@@ -46,9 +48,20 @@ def summary(state: SessionState) -> list[str]:
     paragraphs = [terminal.summary(state.ledger, order)]
     if not not_run:
         paragraphs = [
+            "" if state.config.option.replay else terminal.report_card(state.card),
+            "" if state.config.option.replay else _decided(state),
             terminal.judged_without(state.discovery),
             *paragraphs,
             terminal.capabilities(state.discovery),
             terminal.passing_failures(state.passing_failures),
         ]
     return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _decided(state: SessionState) -> str:
+    """Return a line about the levels that decide the exit status; empty if all of them do."""
+    most = state.config.option.level
+    counting = LEVELS[: LEVELS.index(most) + 1]
+    if counting == LEVELS:
+        return ""
+    return messages.labelled("exit", f"the status is decided by {' and '.join(counting)} alone")

@@ -79,7 +79,15 @@ def ledger(cases: int = 40) -> Ledger:
             else [cases, *[0] * 11]
         )
         met = Counter(dict.fromkeys(known.needs, 7))
-        made.entries[rule] = Entry(cases, 30 * cases, met, 0.97 if errors[1] else 0.0, errors)
+        made.entries[rule] = Entry(
+            cases,
+            30 * cases,
+            met,
+            0.97 if errors[1] else 0.0,
+            errors,
+            ordinary=9,
+            ordinary_met=met.copy(),
+        )
     made.entries["COMM-6"].observed = [0.5, 2.25]
     for rule in ("MEM-1", "INIT-4"):
         made.entries[rule] = Entry(not_claimed="shards nothing")
@@ -120,6 +128,8 @@ def violated(
     )
     entry = entries.entries["GRAD-2"]
     entry.errors, entry.seen, entry.confirmed, entry.worst = [*entry.errors[:-2], 0, 1], 1, 1, 2.5e6
+    entry.seen_at, entry.blamed = Counter(core=1), [("core", ())]
+    entry.failures = {"525cc8": f"{fact}; rank 0 of 2, step 0"}
     repeat = "pytest properties/ --replay FILE -k grad2"
     stored = StoredViolation(SMALLEST, failure, Ddp(name), Sampler(), (3, 3), "2.13.0", repeat)
     path = Path(".ddp-invariants") / f"{identifier(SMALLEST, 'GRAD-2', name)}.json"

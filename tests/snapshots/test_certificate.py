@@ -38,13 +38,13 @@ from ddp_invariants.ranks.driving import imports
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Finding
+from ddp_invariants.report.accounts import Blame, RuleAccount
 from ddp_invariants.report.certificate import certificate as certificates
 from ddp_invariants.report.certificate import page, pictures, verifying
 from ddp_invariants.report.certificate.certificate import (
     FORM,
     MOST_NAMES,
     Certificate,
-    RuleAccount,
     left_out,
     sealed,
     to_json,
@@ -72,7 +72,7 @@ def written(folder: Path, certificate: Certificate | str, name: str = "it.json")
     ("certificate", "status", "words"),
     [
         (certified(), 0, "CERTIFIED\n"),
-        (violated(), 1, "VIOLATED\n"),
+        (violated(), 1, "CORE violated: GRAD-2; extended certified; robust certified\n"),
         (
             make(ledger(), discovery(), run(reported=frozenset(ALL_RULES) - {"GRAD-2"}), {}),
             2,
@@ -211,7 +211,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 PAGE = page.render(violated(), drawn=False)
 CHANGED_PAGES: dict[str, tuple[str, str]] = {
     "what it shows": (
-        PAGE.replace("<h1>VIOLATED</h1>", "<h1>CERTIFIED</h1>"),
+        PAGE.replace("<h1>CORE ", "<h1>NOT "),
         "the page was changed after it was written",
     ),
     "cut off": (PAGE[:-200], "its last line, which has the page's digest, is missing"),
@@ -269,8 +269,17 @@ CONTRADICTIONS: dict[str, Certificate] = {
     ),
     "GRAD-2 holds, but 3 cases violate it": _with_rule(WHOLE, "GRAD-2", seen=3),
     "GRAD-2 has a violation, but its verdict is not 'violated'": replace(
-        _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0), outcome="certified"
+        _with_rule(ACCUSED, "GRAD-2", verdict="holds", seen=0, confirmed=0, seen_at={}, blames=()),
+        outcome="certified",
     ),
+    "its card differs from the card that follows from its rules": replace(ACCUSED, card=WHOLE.card),
+    "GRAD-2 has 1 failures and 1 violations, but levels for 0 and 1": _with_rule(
+        ACCUSED, "GRAD-2", seen_at={}
+    ),
+    "no level of the violations of GRAD-2 fits the case of": _with_rule(
+        ACCUSED, "GRAD-2", blames=(Blame("extended", ("strided",)),)
+    ),
+    "GRAD-3 has impossible counts": _with_rule(WHOLE, "GRAD-3", ordinary=41),
     "GRAD-2 is violated, but no violation is listed": replace(ACCUSED, violations=()),
     "does not match its case": replace(
         ACCUSED, violations=(replace(ACCUSED.violations[0], case=replace(SMALLEST, steps=2)),)
@@ -329,7 +338,11 @@ def test_a_badge_and_a_table_say_the_same() -> None:
         "message": f"{len(ALL_RULES) - 2} rules hold",
         "color": "brightgreen",
     }
-    assert json.loads(badge(ACCUSED))["message"] == "violated: 1 rules"
+    assert json.loads(badge(ACCUSED))["message"] == (
+        "core violated, extended certified, robust certified"
+    )
+    assert json.loads(badge(ACCUSED))["color"] == "red"
+    assert headline(ACCUSED) == "CORE violated: GRAD-2; extended certified; robust certified"
     assert (
         json.loads(badge(make(ledger(), discovery(), run(interrupted=True), {})))["message"]
         == "partial"

@@ -15,6 +15,8 @@ from ddp_invariants.discovery.levels import (
     ordinary,
     plainly,
     uncommon,
+    unimplied,
+    without,
 )
 from ddp_invariants.discovery.required import SAMPLING
 from ddp_invariants.discovery.sampler_probe import SAMPLER_CASES
@@ -101,14 +103,31 @@ def test_the_ordinary_cases_of_a_core_rule_are_ordinary(rule: str) -> None:
     judge()
 
 
+def test_a_capability_that_needs_another_is_named_alone() -> None:
+    """A layer trained later is frozen at first, and a loss that reaches nothing leaves all unused."""
+    assert unimplied({"frozen": "extended", "unfreeze": "extended"}) == {"unfreeze": "extended"}
+    assert unimplied({"strided": "extended", "nodes": "extended"}) == {
+        "strided": "extended",
+        "nodes": "extended",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(TRAINING))
+def test_a_case_can_do_without_what_makes_it_less_ordinary(name: str) -> None:
+    """A smallest case is tried without each part, to find the parts that a failure needs."""
+    case = TRAINING[name].probe
+    for part in uncommon(case):
+        assert part not in uncommon(without(case, part, Scope()))
+
+
 def test_ordinary_cases_need_not_meet_what_they_cannot() -> None:
     """A condition that only an uncommon capability meets is no condition of the core."""
-    assert needed_of_ordinary("INIT-3") == ()
-    assert needed_of_ordinary("GRAD-5") == (
+    assert needed_of_ordinary(ALL_RULES["INIT-3"]) == ()
+    assert needed_of_ordinary(ALL_RULES["GRAD-5"]) == (
         "zero_grad(set_to_none=True)",
         "zero_grad(set_to_none=False)",
     )
-    assert "N < W" not in needed_of_ordinary("SHARD-1")
+    assert "N < W" not in needed_of_ordinary(ALL_RULES["SHARD-1"])
     assert (
         replace(Scope(), without=frozenset({"bias"})).without
         < ordinary(Scope(without=frozenset({"bias"}))).without

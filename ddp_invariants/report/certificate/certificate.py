@@ -7,7 +7,7 @@ changed the certificate after it was written. It is no signature and does not id
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
@@ -15,23 +15,15 @@ from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.fields import Strict
 from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.report.accounts import RuleAccount, RuleVerdict
+from ddp_invariants.report.card import LevelAccount, card
 
 INTERRUPTED = "the session was interrupted"
 MOST_NAMES = 12
 """Capabilities without which cases were judged that are listed by name."""
-FORM = 5
+FORM = 6
 """Version of the file format. A file of another version is refused."""
 
-RuleVerdict = Literal[
-    "holds",
-    "violated",
-    "inconclusive",
-    "not claimed",
-    "not tested",
-    "not finished",
-    "not run",
-    "observed",
-]
 Result = Literal["certified", "violated", "inconclusive"]
 
 
@@ -100,46 +92,6 @@ class Setting(Strict):
 
 
 @dataclass(frozen=True)
-class RuleAccount(Strict):
-    """The result of a rule.
-
-    Attributes:
-        rule: Its id.
-        requirement: Its requirement.
-        verdict: Its verdict.
-        judged: Number of cases it was judged on.
-        compared: Number of things compared over all these cases.
-        needs: Conditions without which the rule has proved nothing, each with the number of cases
-            that met it.
-        without: Those of its conditions that the implementation cannot meet.
-        worst: The largest error in units of its bound; None if that is no finite number.
-        errors: Number of cases without an error, in each tenth of the bound, and beyond the bound.
-        observed: Smallest and largest value of an observed quantity.
-        seen: Number of cases in which the rule failed.
-        confirmed: Number of violations that fresh processes confirmed.
-        why: The reason if the rule is not claimed, was not run, or was run in part.
-        unjudged: The reasons why cases could not be judged, with their numbers.
-        failures: Failures that were seen, by case; ten at most.
-    """
-
-    rule: str
-    requirement: str
-    verdict: RuleVerdict
-    judged: int
-    compared: int
-    needs: dict[str, int]
-    without: tuple[str, ...]
-    worst: float | None
-    errors: tuple[int, ...]
-    observed: tuple[float, ...] = ()
-    seen: int = 0
-    confirmed: int = 0
-    why: str = ""
-    unjudged: dict[str, int] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class CapabilityAccount(Strict):
     """The result of a capability: its standing, its declaration, and its expected deviation."""
 
@@ -204,6 +156,7 @@ class Certificate(Strict):
 
     Attributes:
         outcome: The result of the session; if the certificate is partial, of the finished part.
+        card: The result of each level, the most ordinary one first.
         partial: The reasons why the session is incomplete; empty if it is complete.
         subjects: The implementations under test.
         setting: The tools, the place and the parameters.
@@ -226,6 +179,7 @@ class Certificate(Strict):
     """
 
     outcome: Result
+    card: tuple[LevelAccount, ...]
     partial: tuple[str, ...]
     subjects: tuple[Subject, ...]
     setting: Setting
@@ -288,16 +242,17 @@ def left_out(standings: Iterable[tuple[str, str]]) -> str:
     )
 
 
-def outcome(rules: Iterable[RuleAccount]) -> Result:
-    """Return the session's result from the rules' verdicts; an open rule leaves it inconclusive."""
+def outcome(rules: Sequence[RuleAccount]) -> Result:
+    """Return the session's result from the rules' verdicts.
+
+    An open rule leaves it inconclusive, and so does a level without a verdict.
+    """
     verdicts = {account.verdict for account in rules}
     if "violated" in verdicts:
         return "violated"
-    return (
-        "certified"
-        if verdicts <= {"holds", "observed", "not claimed"} and "holds" in verdicts
-        else "inconclusive"
-    )
+    settled = verdicts <= {"holds", "observed", "not claimed"} and "holds" in verdicts
+    proved = all(level.verdict in ("certified", "not claimed") for level in card(rules))
+    return "certified" if settled and proved else "inconclusive"
 
 
 def shortfall(properties: Properties) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import math
 import os
 import platform
 from collections.abc import Iterable, Mapping
@@ -16,12 +15,13 @@ from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.violation import StoredViolation
+from ddp_invariants.report.accounts import account
+from ddp_invariants.report.card import card
 from ddp_invariants.report.certificate.certificate import (
     INTERRUPTED,
     CapabilityAccount,
     Certificate,
     Properties,
-    RuleAccount,
     Setting,
     Subject,
     ViolationAccount,
@@ -29,7 +29,7 @@ from ddp_invariants.report.certificate.certificate import (
     sealed,
     shortfall,
 )
-from ddp_invariants.search.ledger import Entry, Ledger
+from ddp_invariants.search.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def make(
         violations: The stored violations that the ledger confirmed, by file.
     """
     scope = discovery.scope(run.settings.max_world_size)
-    rules = tuple(_rule(rule, ledger, scope.unclaimed) for rule in ALL_RULES)
+    rules = tuple(account(rule, ledger, scope.unclaimed) for rule in ALL_RULES)
     properties = Properties(
         tuple(ALL_RULES),
         *(
@@ -90,6 +90,7 @@ def make(
     return sealed(
         Certificate(
             outcome(rules),
+            card(rules),
             partial,
             (_subject("ddp", discovery), _subject("sampler", discovery)),
             _setting(discovery, run),
@@ -141,29 +142,6 @@ def _processor() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
         platform.machine(),
-    )
-
-
-def _rule(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount:
-    entry, known = ledger.entries.get(rule, Entry()), ALL_RULES[rule]
-    verdict: Any = ledger.verdict_of(rule)
-    without = sorted(unclaimed.intersection(known.needs))
-    return RuleAccount(
-        rule,
-        known.requirement,
-        verdict,
-        entry.judged,
-        entry.compared,
-        {need: entry.met[need] for need in known.needs if need not in without},
-        tuple(without),
-        entry.worst if math.isfinite(entry.worst) else None,
-        tuple(entry.errors),
-        tuple(value for value in entry.observed if math.isfinite(value)),
-        entry.seen,
-        entry.confirmed,
-        "; ".join(why for why in (entry.not_claimed, entry.not_run) if why),
-        dict(entry.unjudged.most_common(5)),
-        entry.failures,
     )
 
 

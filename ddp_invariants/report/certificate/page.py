@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from ddp_invariants.cases.case import describe
 from ddp_invariants.invariants.diagnosis.excerpts import Example
+from ddp_invariants.report import card
 from ddp_invariants.report.certificate import text as certificate_text
 from ddp_invariants.report.certificate.certificate import Certificate, to_json
 from ddp_invariants.report.certificate.verifying import escaped
@@ -42,6 +43,7 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
     text = template.render(
         certificate=certificate,
         text=certificate_text,
+        words=card.words,
         describe=describe,
         drawn=drawn,
         pictures=list(_pictures(certificate)) if drawn else [],

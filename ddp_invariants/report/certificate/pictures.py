@@ -19,7 +19,7 @@ from matplotlib.patches import Rectangle
 
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.invariants.diagnosis.excerpts import SMALL, Mismatch, Sent, ShardMap, Timeline
-from ddp_invariants.report.certificate.certificate import RuleAccount
+from ddp_invariants.report.accounts import RuleAccount
 from ddp_invariants.search.ledger import TENTHS
 
 _INK, _FAINT, _PAPER = "#010101", "#020202", "#fefefe"

@@ -4,10 +4,10 @@ import json
 import textwrap
 from collections.abc import Iterable
 
+from ddp_invariants.report import card
+from ddp_invariants.report.accounts import RuleAccount, RuleVerdict
 from ddp_invariants.report.certificate.certificate import (
     Certificate,
-    RuleAccount,
-    RuleVerdict,
     Subject,
 )
 from ddp_invariants.search.messages import exhausted, explored
@@ -27,14 +27,12 @@ _WIDTH = 118
 
 
 def headline(certificate: Certificate) -> str:
-    """Return the outcome in a word or two."""
-    if certificate.outcome == "violated":
-        return "VIOLATED"
-    if certificate.partial:
-        return "PARTIAL: not certified"
-    if certificate.outcome == "certified":
+    """Return the outcome in a line."""
+    if certificate.outcome == "certified" and not certificate.partial:
         return "CERTIFIED, with exceptions" if certificate.exceptions else "CERTIFIED"
-    return "INCONCLUSIVE: not certified"
+    if certificate.partial and certificate.outcome != "violated":
+        return "PARTIAL: not certified"
+    return card.headline(certificate.card)
 
 
 def counted(certificate: Certificate) -> str:
@@ -89,6 +87,7 @@ def verification(certificate: Certificate) -> str:
         (subject.side, f"{subject.name} = {subject.target} ({subject.version}), {_source(subject)}")
         for subject in certificate.subjects
     ]
+    rows = [*((level.level, card.words(level)) for level in certificate.card), *rows]
     rows += [("by", by), ("how", how), ("where", where(certificate))]
     rows += [("rules", counted(certificate))]
     rows += [("without", certificate.without)] if certificate.without else []
@@ -157,6 +156,7 @@ def markdown(certificate: Certificate) -> str:
         f"{setting.seed}: {certificate.cases:,} cases; {counted(certificate)}."
     )
     lines = [f"## {headline(certificate)}", "", summary, ""]
+    lines += [f"- **{level.level}** {_cell(card.words(level))}" for level in certificate.card]
     lines += [f"- without: {_cell(certificate.without)}"] if certificate.without else []
     lines += [f"- partial: {_cell(reason)}" for reason in certificate.partial]
     lines += [f"- except: {_cell(exception)}" for exception in certificate.exceptions]
@@ -194,14 +194,21 @@ def _cell(text: str) -> str:
     return plain.replace("|", "\\|").replace("`", "'").replace("*", "\\*").replace("[", "\\[")
 
 
+def _levels(certificate: Certificate) -> str:
+    """Return the verdict of each level, in as few words as a badge has room for."""
+    return ", ".join(f"{level.level} {level.verdict}" for level in certificate.card)
+
+
 def badge(certificate: Certificate) -> str:
     """Return a badge in the form of shields.io's endpoint."""
     holds = certificate.count("holds") + certificate.count("observed")
     message, colour = {
-        "violated": (f"violated: {certificate.count('violated')} rules", "red"),
-        "inconclusive": ("inconclusive", "yellow"),
+        "violated": (_levels(certificate), "orange"),
+        "inconclusive": (_levels(certificate), "yellow"),
         "certified": (f"{holds} rules hold", "brightgreen"),
     }[certificate.outcome]
+    if certificate.card[0].verdict == "violated":
+        colour = "red"
     if certificate.partial and certificate.outcome != "violated":
         message, colour = "partial", "lightgrey"
     elif certificate.outcome == "certified" and certificate.exceptions:

@@ -9,13 +9,15 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ddp_invariants.discovery.levels import level_of, uncommon
 from ddp_invariants.errors import CertificateError, NoCertificateFileError
 from ddp_invariants.records.violation import identifier
+from ddp_invariants.report.accounts import RuleAccount
+from ddp_invariants.report.card import card
 from ddp_invariants.report.certificate.certificate import (
     FORM,
     INTERRUPTED,
     Certificate,
-    RuleAccount,
     ViolationAccount,
     digest,
     outcome,
@@ -182,9 +184,12 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
             f"{sum(certificate.sizes.values())}"
         )
     for account in certificate.rules:
-        yield from (f"{account.rule} {sentence}" for sentence in _of_a_rule(certificate, account))
+        sentences = (*_of_a_rule(certificate, account), *_of_levels(account))
+        yield from (f"{account.rule} {sentence}" for sentence in sentences)
     for violation in certificate.violations:
         yield from _of_a_violation(certificate, violation)
+    if certificate.card != card(certificate.rules):
+        yield "its card differs from the card that follows from its rules"
 
 
 def _of_a_violation(certificate: Certificate, violation: ViolationAccount) -> Iterator[str]:
@@ -203,6 +208,25 @@ def _of_a_violation(certificate: Certificate, violation: ViolationAccount) -> It
         rule.rule for rule in certificate.rules if rule.verdict == "violated"
     }:
         yield f"{violation.failure.rule} has a violation, but its verdict is not 'violated'"
+    rule, levels = violation.failure.rule, uncommon(violation.case)
+    blames = [
+        blame for account in certificate.rules if account.rule == rule for blame in account.blames
+    ]
+    if not any(
+        blame.level == level_of(rule, [levels[name] for name in blame.names])
+        for blame in blames
+        if levels.keys() >= set(blame.names)
+    ):
+        yield f"no level of the violations of {rule} fits the case of {violation.id}"
+
+
+def _of_levels(account: RuleAccount) -> Iterator[str]:
+    """Yield the impossible statements about the levels of a rule's failures."""
+    if sum(account.seen_at.values()) != account.seen or len(account.blames) != account.confirmed:
+        yield (
+            f"has {account.seen} failures and {account.confirmed} violations, but levels for "
+            f"{sum(account.seen_at.values())} and {len(account.blames)}"
+        )
 
 
 def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
@@ -213,13 +237,17 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         account.compared,
         account.seen,
         account.confirmed,
+        account.ordinary,
         *account.errors,
         *account.needs.values(),
+        *account.ordinary_needs.values(),
     )
     if (
         min(counts) < 0
         or account.judged > certificate.cases
         or max(account.needs.values(), default=0) > account.judged
+        or account.ordinary > account.judged
+        or max(account.ordinary_needs.values(), default=0) > account.ordinary
     ):
         yield (
             f"has impossible counts: {account.judged} of {certificate.cases} cases judged, conditions "
