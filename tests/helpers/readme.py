@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import rule_pages
 from gallery import table
@@ -27,6 +28,7 @@ WORKFLOW = ROOT / "examples" / "upgrade.yml"
 SCHEMA = ROOT / "ddp_invariants" / "report" / "certificate" / "certificate.schema.json"
 ADAPTER = ROOT / "docs" / "adapter.md"
 USAGE = ROOT / "docs" / "usage.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 DOCUMENTS = (
     README,
     ROOT / "CONTRIBUTING.md",
@@ -37,8 +39,16 @@ BLOCK = re.compile(
     r"<!-- output of: (?P<command>[^\n]+) -->\n```text\n(?P<output>.*?)```", re.DOTALL
 )
 FILE = re.compile(
-    r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+) -->\n```python\n(?P<text>.*?)```", re.DOTALL
+    r"<!-- file: (?P<path>\S+) from: (?P<start>[^\n]+?)(?: to: (?P<end>[^\n]+))? -->\n"
+    r"```python\n(?P<text>.*?)```",
+    re.DOTALL,
 )
+STEP = re.compile(
+    r"<!-- run: (?P<command>[^\n]+) from: (?P<start>[^\n]+) to: (?P<end>[^\n]+) -->\n"
+    r"```text\n(?P<text>.*?)```",
+    re.DOTALL,
+)
+"""A part of a command's output in the tutorial."""
 PART = re.compile(
     r"<!-- part of: (?P<command>[^\n]+) from: (?P<start>[^\n]+) to: (?P<end>[^\n]+) -->\n"
     r"```text\n(?P<text>.*?)```",
@@ -120,20 +130,21 @@ def statuses_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def excerpt(path: str, start: str) -> str:
-    """Return the text of a file from a given line to its end."""
+def excerpt(path: str, start: str, end: str | None = None) -> str:
+    """Return the text of a file from a given line to another one, or to the file's end."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    return text[text.index(start) :]
+    text = text[text.index(start) :]
+    return text if end is None else text[: text.index(end)].rstrip() + "\n"
 
 
 def started(
-    module: str, *arguments: str, environment: dict[str, str], seconds: int
+    module: str, *arguments: str, environment: dict[str, str], seconds: int, at: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Run a module in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
-        cwd=ROOT,
-        env=environment,
+        cwd=at,
+        env={**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -157,6 +168,24 @@ def run(command: str, start: Callable[..., subprocess.CompletedProcess[str]] = s
             check=False,
         )
     return tidy(done.stdout)
+
+
+def write_reader_file(folder: Path) -> None:
+    """Write the file of the tutorial's reader, with all that the tutorial adds to it."""
+    text = excerpt("examples/my_ddp.py", "from typing")
+    (folder / "my_ddp.py").write_text(text, encoding="utf-8")
+
+
+def take(
+    command: str, folder: Path, start: Callable[..., subprocess.CompletedProcess[str]] = started
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of the tutorial in a reader's folder."""
+    _, name, *words = shlex.split(command)
+    # Workers would cost seconds, and change nothing that is shown.
+    alone = ("-n", "0") if name == "certify" else ()
+    return start(
+        "ddp_invariants", name, *words, *alone, environment=plain(), seconds=600, at=folder
+    )
 
 
 def plain() -> dict[str, str]:
@@ -226,13 +255,27 @@ def main() -> None:
                 match[0],
                 match[0].replace(
                     f"```python\n{match['text']}",
-                    f"```python\n{excerpt(match['path'], match['start'])}",
+                    f"```python\n{excerpt(match['path'], match['start'], match['end'])}",
                 ),
             )
         text = TABLE.sub(lambda _: f"<!-- table -->\n{table()}<!-- end -->", text)
         text = STATUSES.sub(lambda _: f"<!-- statuses -->\n{statuses_table()}<!-- end -->", text)
         document.write_text(text, encoding="utf-8")
+    write_tutorial()
     _write_parts()
+
+
+def write_tutorial() -> None:
+    """Run the commands of the tutorial, and rewrite the parts of their outputs that it shows."""
+    text = TUTORIAL.read_text(encoding="utf-8")
+    with TemporaryDirectory() as folder:
+        write_reader_file(Path(folder))
+        for match in STEP.finditer(text):
+            output = tidy(take(match["command"], Path(folder)).stdout)
+            shown = part(output, match["start"], match["end"])
+            written = match[0].replace(f"```text\n{match['text']}```", f"```text\n{shown}```")
+            text = text.replace(match[0], written)
+    TUTORIAL.write_text(text, encoding="utf-8")
 
 
 def _write_parts() -> None:

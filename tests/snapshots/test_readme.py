@@ -96,7 +96,9 @@ def test_what_is_quoted_from_files_is_what_they_say() -> None:
     texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
     quoted = [match for text in texts for match in FILE.finditer(text)]
     assert quoted
-    assert all(match["text"] == excerpt(match["path"], match["start"]) for match in quoted)
+    assert all(
+        match["text"] == excerpt(match["path"], match["start"], match["end"]) for match in quoted
+    )
     assert [match["table"] for text in texts for match in TABLE.finditer(text)] == [table()]
 
 
