@@ -75,6 +75,9 @@ class Scope:
             missing.add("optimizer with state")
         if self.sampler.padding == "batch":
             missing.add("a short last batch")
+        if self.sampler.padding == "endless":
+            missing |= {"padding", "N divisible by W", "even"}
+            missing -= {"drop_last"}
         if not self.has("sgd"):
             missing |= {"momentum", "Nesterov momentum", "a sparse gradient"}
         return frozenset(missing)
@@ -134,7 +137,9 @@ class Scope:
             samples=n,
             seed=seed % 2**31 if not self.has("large_seed") and abs(seed) >= 2**31 else seed,
             shuffle=data.shuffle and self.has("shuffle"),
-            drop_last=data.drop_last and self.has("drop_last"),
+            # An epoch of a stream without end holds what drop_last would leave.
+            drop_last=self.sampler.padding == "endless"
+            or (data.drop_last and self.has("drop_last")),
         )
         fitted = replace(case, data=data)
         return replace(

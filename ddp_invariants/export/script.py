@@ -317,6 +317,11 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
             f"{stored.failure.rule} of {stored.under_test} cannot be exported: "
             f"{case.situations[0].beyond_scripts}"
         )
+    if declared.padding in ("endless", "own"):
+        raise ExportError(
+            f"{stored.failure.rule} of {stored.under_test} cannot be exported: a script judges no "
+            f"sampler that declares padding = {declared.padding!r}"
+        )
     total = ShardView(ShardEvidence(case, ()), declared).total
     return {
         **_shared(stored, described["target"]),

@@ -31,7 +31,7 @@ Buckets = Literal["", "within", "reach"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
 Divisor = Literal["initial", "active"]
-Padding = Literal["wrap", "batch", "none"]
+Padding = Literal["wrap", "batch", "none", "endless", "own"]
 ShardLayout = Literal["", "strided", "contiguous", "scatter"]
 Saves = Literal["epoch", "place"]
 
@@ -138,7 +138,10 @@ class SamplerDeclarations:
 
     Attributes:
         padding: How unequal shards become equal: by at most W - 1 repeated indices (`wrap`), by
-            whole batches (`batch`), or not at all (`none`: exact and unequal).
+            whole batches (`batch`), or not at all (`none`: exact and unequal). `endless`: a stream
+            without end, of which each rank's first floor(N / W) indices are judged, as with
+            drop_last. `own`: samples are repeated or left out by a contract of its own, so that
+            only their range, `len` and determinism are judged.
         layout: The part of the order that a rank holds. Empty: not declared and not judged.
             `scatter`: a rank holds no index but the data themselves, sent by the first rank; so
             the ranks are asked together, in a process group.

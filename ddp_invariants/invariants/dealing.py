@@ -16,7 +16,7 @@ from ddp_invariants.records.indices import array_of
 def total_of(case: ShardCase, padding: Padding) -> int:
     """Return the number of indices of all ranks together."""
     n, unit = case.data.samples, case.world_size
-    if padding == "none" and not case.data.drop_last:
+    if padding in ("none", "own") and not case.data.drop_last:
         return n
     if padding == "batch":
         unit *= case.data.batch_size
@@ -33,8 +33,11 @@ def first_wrong(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int
     flat = np.concatenate([array_of(shard) for shard in shards])
     exact = padding == "none"
     uneven = max(lengths) > ceil(n / case.world_size) if exact else len(set(lengths)) > 1
+    uneven = uneven and padding != "own"
     if uneven or (len(flat) and not (flat.min() >= 0 and flat.max() < n)):
         return "SHARD-1"
+    if padding == "own":
+        return ""
     counts = np.bincount(flat, minlength=n) if len(flat) else np.zeros(n, dtype=np.int64)
     distinct = np.count_nonzero(counts)
     if distinct != (total if data.drop_last else n):

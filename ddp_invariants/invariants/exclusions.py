@@ -57,6 +57,16 @@ OWNED = Exclusion(
 """Of rules that compare every rank's gradients."""
 LOSSY = Exclusion("declares exactness = lossy", lambda claims: claims.declared.exactness == "lossy")
 """Of rules that compare values with expected ones."""
+OWN_CONTRACT = Exclusion(
+    "declares padding = own: it repeats or leaves out samples by a contract of its own",
+    lambda claims: claims.sampler.padding == "own",
+)
+"""Of rules about the samples that the shards hold together."""
+ENDLESS = Exclusion(
+    "declares padding = endless: epochs follow one another in one stream",
+    lambda claims: claims.sampler.padding == "endless",
+)
+"""Of rules about the end of an epoch."""
 BY_ITSELF = Exclusion(
     "computes forward, backward and loss by itself",
     lambda claims: claims.declared.stack is not None,

@@ -43,6 +43,8 @@ def misfit(
 def _misdealt(
     case: ShardCase, padding: Padding, samples: int, shards: Sequence[Sequence[int]]
 ) -> str:
+    if padding == "own":
+        return ""
     changed = replace(case, data=replace(case.data, samples=samples), situations=())
     counts, totals = [len(shard) for shard in shards], {total_of(case, padding)}
     totals.add(total_of(changed, padding))

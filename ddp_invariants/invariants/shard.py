@@ -15,7 +15,7 @@ from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.draws import ShardDraws
-from ddp_invariants.invariants.exclusions import Exclusion, lacks
+from ddp_invariants.invariants.exclusions import ENDLESS, OWN_CONTRACT, Exclusion, lacks
 from ddp_invariants.invariants.orders import (
     differs_in_another_process,
     differs_in_one_process,
@@ -55,7 +55,7 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
         tally.compared += len(shards)
         tally.meet({"N not divisible by W": data.samples % w, "N < W": data.samples < w})
         counts = [len(shard) for shard in shards]
-        if len(set(counts)) > 1 and view.declared.padding != "none":
+        if len(set(counts)) > 1 and view.declared.padding not in ("none", "own"):
             failure = Failure(
                 "SHARD-1",
                 "ranks yield different numbers of indices",
@@ -120,6 +120,7 @@ def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
     needs=("drop_last", "padding"),
     source=SOURCE,
     draws=ShardDraws(scaled=True, asked=True),
+    excluded=(OWN_CONTRACT,),
     after="SHARD-1",
     exhausted=True,
     script=Script(checks=("coverage",)),
@@ -166,6 +167,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
     needs=("padding", "N divisible by W", "drop_last", "shuffle"),
     source=SOURCE,
     draws=ShardDraws(scaled=True),
+    excluded=(OWN_CONTRACT,),
     after="SHARD-2",
     exhausted=True,
     script=Script(checks=("disjoint",)),
@@ -245,7 +247,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     source=SOURCE,
     applies="capability",
     draws=ShardDraws(least_samples=CHANCE_FREE),
-    excluded=(lacks("cannot shuffle", "shuffle"),),
+    excluded=(lacks("cannot shuffle", "shuffle"), ENDLESS),
     after="MEM-1",
     script=Script(checks=("epochs",)),
     level="core",
@@ -298,6 +300,8 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
             "declares padding = none, so lengths differ",
             lambda claims: claims.sampler.padding == "none",
         ),
+        ENDLESS,
+        OWN_CONTRACT,
     ),
     after="SHARD-3",
     script=Script(checks=("batches",)),

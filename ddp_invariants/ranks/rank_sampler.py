@@ -11,7 +11,7 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.cases.case import ShardCase
-from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.ranks.driving.sampler import SamplerMaker, most_items
 
 _ASKED = 4
 """Items of an iteration between which `len` is called."""
@@ -58,13 +58,11 @@ class RankSampler:
 
     @property
     def _bound(self) -> int:
-        """Most items that are taken.
-
-        A sampler that never ends thus yields too many items instead of taking all memory.
-        """
-        return (
-            4 * (self.case.data.samples + self.case.world_size * self.case.data.batch_size) + 1000
-        )
+        """Most items that are taken; of a declared stream without end the rank's share."""
+        data = self.case.data
+        if self.make.declared.padding == "endless":
+            return data.samples // self.case.world_size
+        return most_items(data.samples, self.case.world_size, data.batch_size)
 
     def _yielded(self) -> list[Any]:
         with self._as_rank():
@@ -79,11 +77,13 @@ class RankSampler:
         return self._flat(yielded)
 
     def _flat(self, yielded: Iterable[Any]) -> list[int]:
-        return [
+        indices = [
             self.make.index(index)
             for item in yielded
             for index in (item if self.in_batches else [item])
         ]
+        # The share of a stream without end may end within a batch.
+        return indices[: self._bound] if self.make.declared.padding == "endless" else indices
 
     @property
     def saves(self) -> bool:
@@ -115,7 +115,7 @@ class RankSampler:
 
     def length(self) -> int | None:
         """Return the sampler's `len`, in indices even if it counts batches."""
-        if not hasattr(self.sampler, "__len__"):
+        if not hasattr(self.sampler, "__len__") or self.make.declared.padding == "endless":
             return None
         with self._as_rank():
             length = len(self.sampler)
@@ -167,7 +167,8 @@ class RankSampler:
                 if self.in_batches
                 else DataLoader(dataset, batch_size=self.case.data.batch_size, sampler=self.sampler)
             )
-            return sum(1 for _ in loader), len(loader) if hasattr(self.sampler, "__len__") else None
+            batches = sum(1 for _ in itertools.islice(loader, self._bound))
+            return batches, len(loader) if hasattr(self.sampler, "__len__") else None
 
     def as_worker(self, number: int) -> list[int]:
         """Return the indices of a DataLoader's worker.

@@ -6,10 +6,11 @@ reads its rank from the environment and torch.distributed.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from inspect import Parameter
+from itertools import islice
 from typing import Any
 
 import torch
@@ -39,7 +40,16 @@ DATASETS = ("dataset", "data_source", "data", "samples", "indices")
 BATCH_SAMPLERS = ("batch_sampler",)
 INNER_SAMPLERS = ("sampler",)
 ITERABLES = ("src", "source", "iterable")
-SIZES = ("n", "num_samples", "dataset_size", "dataset_len", "length", "total_size", "num_items")
+SIZES = (
+    "n",
+    "num_samples",
+    "total_samples",
+    "dataset_size",
+    "dataset_len",
+    "length",
+    "total_size",
+    "num_items",
+)
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "world_size": (
         "num_replicas",
@@ -56,10 +66,19 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "drop_last": ("drop_last",),
     "batch_size": ("batch_size", "micro_batch_size", "per_rank_batch_size"),
     "epoch": ("epoch",),
+    "consumed": ("consumed_samples",),
 }
 """The argument names that take each value a sampler needs."""
 _APART, _OFFSET = 65537, 7
 """Sample n of scattered data is _APART * n + _OFFSET: no index and no other rank's data can be."""
+
+
+def most_items(samples: int, world_size: int, batch_size: int) -> int:
+    """Return the most items that are taken from a sampler.
+
+    A sampler that never ends thus yields too many items instead of taking all memory.
+    """
+    return 4 * (samples + world_size * batch_size) + 1000
 
 
 class SamplerMaker:
@@ -188,6 +207,7 @@ class SamplerMaker:
             "drop_last": "DROP_LAST",
             "batch_size": "BATCH_SIZE",
             "epoch": "epoch",
+            "consumed": "0",
         }
         rows = [[self.source, dealt]]
         rows += [
@@ -208,11 +228,11 @@ class SamplerMaker:
         return _as_rank(rank, world_size) if self.asks and not self.scatters else nullcontext()
 
     def index(self, item: Any) -> int:
-        """Return the index of a sample that was yielded.
+        """Return the index of a sample that was yielded; of a dict its first value.
 
         Scattered data that are not the first rank's give `OWN` or `FOREIGN`.
         """
-        number = int(item)
+        number = int(next(iter(item.values())) if isinstance(item, Mapping) else item)
         if not self.scatters:
             return number
         index, rest = divmod(abs(number) - _OFFSET, _APART)
@@ -242,6 +262,7 @@ class SamplerMaker:
             "drop_last": drop_last,
             "batch_size": batch_size,
             "epoch": epoch,
+            "consumed": 0,
         }
         arguments = {
             argument: values[name] for name, argument in self.names.items() if argument is not None
@@ -250,8 +271,13 @@ class SamplerMaker:
         made = self.calling.call(
             self.make, {self.source: dealt, **arguments, **self.given}, self.parameters
         )
-        # An iterator can be gone through once, but the same items may be needed again.
-        return list(made) if isinstance(made, Iterator) else made
+        # An iterator can be gone through once, but the same items may be needed again. It may be
+        # endless.
+        return (
+            list(islice(made, most_items(samples, world_size, batch_size)))
+            if isinstance(made, Iterator)
+            else made
+        )
 
     def _dealt(self, samples: int, rank: int, batch_size: int, *, drop_last: bool) -> Any:
         # All ranks have data of that length; only the first rank's are to be scattered.
