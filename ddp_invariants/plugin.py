@@ -308,7 +308,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     paragraphs = text.summary(state)
     if paragraphs:
         terminalreporter.section("data-parallel invariants")
-    for line in (*paragraphs, *(state.monitor.lines if state.monitor is not None else ())):
+    written = state.monitor.lines if state.monitor is not None else ()
+    for line in filter(None, (*paragraphs, *written, text.last(state))):
         terminalreporter.write_line(line)
 
 

@@ -210,6 +210,8 @@ def _plugin_words(context: click.Context, names: tuple[str, ...]) -> list[str]:
         ):
             raise click.UsageError(f"name the {side} by NAME or by --{side}, not by both")
     certificate = context.params["certificate"]
+    if len(set(names)) > 1 and context.params["propose"] is not None:
+        raise click.UsageError("--propose writes the declarations of one implementation")
     if len(set(names)) > 1 and certificate is not None:
         if Path(certificate).suffix not in (".html", ".json"):
             raise click.UsageError(f"--certificate {certificate}: expected FILE.json or FILE.html")

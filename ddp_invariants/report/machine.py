@@ -14,8 +14,9 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.records.verdict import Replayed, Violation
 from ddp_invariants.records.violation import StoredViolation
-from ddp_invariants.report.card import card_of, headline
+from ddp_invariants.report.card import LevelAccount, card_of, headline
 from ddp_invariants.report.outcome import ENDED, SessionResult
+from ddp_invariants.report.proposal import file_of, proposals
 from ddp_invariants.search.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -78,7 +79,14 @@ def _of(name: str, result: SessionResult) -> dict[str, Any]:
         "rules": {rule: ledger.verdict_of(rule) for rule in ALL_RULES if ledger.concerned(rule)},
         "capabilities": {probed.capability: probed.standing for probed in result.capabilities},
         "violations": sorted(ledger.stored),
+        "proposal": _proposal(levels, result.discovery),
     }
+
+
+def _proposal(levels: Sequence[LevelAccount], discovery: Discovery | None) -> str:
+    """Return the declaration file that suggests itself; empty for none."""
+    proposed = proposals(levels, discovery) if discovery is not None else ()
+    return file_of(proposed, discovery) if proposed and discovery is not None else ""
 
 
 def demonstration(

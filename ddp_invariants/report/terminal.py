@@ -127,7 +127,10 @@ def report_card(levels: Iterable[LevelAccount]) -> str:
 def judged_without(discovery: Discovery) -> str:
     """Return a line with the capabilities that no case contains; empty for none."""
     probed = (*discovery.ddp_probes, *discovery.sampler_probes)
-    names = left_out((probe.capability, probe.standing.value) for probe in probed)
+    names = left_out(
+        (probe.capability, "declared unsupported" if probe.declared else probe.standing.value)
+        for probe in probed
+    )
     return _field("judged without", names) if names else ""
 
 

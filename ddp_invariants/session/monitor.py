@@ -37,7 +37,7 @@ class Monitor:
         workers: The processes of pytest's workers, by name.
         interrupted: True if the user interrupted the session.
         other_test_failed: True if a test failed that is no property.
-        unwritten: True if a certificate or a badge could not be written.
+        unwritten: True if a certificate, a badge or a proposal could not be written.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class Monitor:
         if ledger.cases and not self.interrupted:
             ledger.enter_unsettled(open_failures)
         files = self.files
-        if files.certificate or files.badge or (files.summary and ledger.cases):
+        wanted = files.certificate or files.badge or files.proposal
+        if wanted or (files.summary and ledger.cases):
             run = SessionRun(
                 self.settings,
                 self._began.isoformat(timespec="seconds"),

@@ -145,6 +145,16 @@ def _add_files(group: pytest.OptionGroup) -> None:
         ),
     )
     group.addoption(
+        "--propose",
+        default=None,
+        metavar="FILE",
+        help=defaulting(
+            "write the declarations that suggest themselves, for --declare: what the implementation "
+            "refuses, or does wrong in programs that are not ordinary",
+            "they are printed",
+        ),
+    )
+    group.addoption(
         "--replay",
         default=None,
         metavar="FILE",
@@ -167,9 +177,10 @@ def check(config: pytest.Config) -> None:
     output_files(config).check()
     for file in option.deviations:  # Read before any rank starts; the probes read them again.
         deviations.read(Path(file))
-    if option.replay is not None and (option.certificate or option.badge):
+    if option.replay is not None and (option.certificate or option.badge or option.propose):
         raise CaseError(
-            "--replay judges one case and makes no certificate: leave out --certificate and --badge"
+            "--replay judges one case and makes no certificate: leave out --certificate, --badge "
+            "and --propose"
         )
     if option.replay is not None:
         case = reading.read(Path(option.replay))
@@ -216,8 +227,11 @@ def _check_world_size(option: argparse.Namespace) -> None:
 
 def output_files(config: pytest.Config) -> OutputFiles:
     """Return the files that the session is to write."""
-    certificate, badge = config.option.certificate, config.option.badge
+    option = config.option
     # An empty name is refused: it may come from a variable that is not set.
     return OutputFiles(
-        None if certificate is None else Path(certificate), None if badge is None else Path(badge)
+        *(
+            None if name is None else Path(name)
+            for name in (option.certificate, option.badge, option.propose)
+        )
     )

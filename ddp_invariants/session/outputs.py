@@ -16,6 +16,7 @@ from ddp_invariants.report.certificate.certificate import (
 )
 from ddp_invariants.report.certificate.from_session import SessionRun, make
 from ddp_invariants.report.certificate.text import badge, headline, markdown
+from ddp_invariants.report.proposal import Proposed, file_of, proposals
 from ddp_invariants.search.ledger import Ledger
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -29,10 +30,12 @@ class OutputFiles:
     Attributes:
         certificate: The JSON or the page: the other is written beside it.
         badge: For shields.io.
+        proposal: A declaration file of what the implementation lacks.
     """
 
     certificate: Path | None = None
     badge: Path | None = None
+    proposal: Path | None = None
 
     @property
     def summary(self) -> Path | None:
@@ -45,7 +48,11 @@ class OutputFiles:
         Raises:
             CaseError: A file cannot be written; the message names it.
         """
-        for option, path in (("--certificate", self.certificate), ("--badge", self.badge)):
+        for option, path in (
+            ("--certificate", self.certificate),
+            ("--badge", self.badge),
+            ("--propose", self.proposal),
+        ):
             if path is None:
                 continue
             if not path.parent.is_dir():
@@ -103,24 +110,37 @@ def write(
     """Write all wanted files.
 
     Returns:
-        A line for each file: that it was written, or why not; and whether a certificate or a badge
-        could not be written. The summary of a CI job is no result that somebody waits for.
+        A line for each file: that it was written, or why not; and whether a file other than the
+        summary of a CI job could not be written. Nobody waits for that summary.
     """
     certificate = make(ledger, discovery, run, violations_of(ledger))
+    proposed = proposals(certificate.card, discovery)
     lines, unwritten = [], False
     for path, kind in (
         (files.certificate, "certificate"),
         (files.badge, "badge"),
+        (files.proposal, "proposal"),
         (files.summary, "summary"),
     ):
         if path is None:
             continue
         try:
+            if kind == "proposal":
+                lines.append(_proposed(path, proposed, discovery))
+                continue
             lines.append(_written(path, kind, certificate))
         except OSError as error:
             lines.append(f"{kind}: {path} could not be written: {error.strerror}")
             unwritten |= kind != "summary"
     return lines, unwritten
+
+
+def _proposed(path: Path, proposed: Sequence[Proposed], discovery: Discovery) -> str:
+    """Write the declarations that suggest themselves, if any, and return a line that says so."""
+    if not proposed:
+        return f"proposal: {path} was not written: there is nothing to declare"
+    path.write_text(file_of(proposed, discovery), encoding="utf-8")
+    return f"proposal: {path}, for --declare"
 
 
 def _written(path: Path, kind: str, certificate: Certificate) -> str:

@@ -4,7 +4,7 @@ from ddp_invariants import __version__
 from ddp_invariants.cases.levels import LEVELS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job
-from ddp_invariants.report import terminal
+from ddp_invariants.report import proposal, terminal
 from ddp_invariants.search import messages
 from ddp_invariants.session.options import PROFILES
 from ddp_invariants.session.state import SessionState
@@ -47,15 +47,25 @@ def summary(state: SessionState) -> list[str]:
     order = list(dict.fromkeys([*ALL_RULES, *sorted(state.ledger.entries)]))
     paragraphs = [terminal.summary(state.ledger, order)]
     if not not_run:
+        replayed = bool(state.config.option.replay)
+        levels = () if replayed else state.card
         paragraphs = [
-            "" if state.config.option.replay else terminal.report_card(state.card),
-            "" if state.config.option.replay else _decided(state),
+            terminal.report_card(levels),
+            "" if replayed else _decided(state),
             terminal.judged_without(state.discovery),
             *paragraphs,
             terminal.capabilities(state.discovery),
             terminal.passing_failures(state.passing_failures),
         ]
     return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def last(state: SessionState) -> str:
+    """Return the last lines of a report: the declarations that suggest themselves."""
+    judged = state.ledger.cases and not state.shared["not_run"] and not state.config.option.replay
+    if not judged:
+        return ""
+    return proposal.text(proposal.proposals(state.card, state.discovery), state.discovery)
 
 
 def _decided(state: SessionState) -> str:

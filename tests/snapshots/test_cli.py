@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from readme import json_keys
 
-from conftest import Session
+from conftest import Session, fault_of
 from ddp_invariants.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -197,3 +197,33 @@ def test_what_faults_came_to_is_json_too(session: Session) -> None:
     ] == [0, 1]
     assert plain["searches"][0]["planted"]["name"] == "NeverDivides"
     assert "GRAD-2" in plain["searches"][0]["failed"]
+
+
+def test_a_proposed_declaration_lets_the_next_session_certify(
+    session: Session, tmp_path: Path
+) -> None:
+    """A violation ends with the declaration that excludes it, which the certificate then shows."""
+    proposed, certificate = tmp_path / "lacking.toml", tmp_path / "it.json"
+    fault = ("--ddp", fault_of("StridedBroadcast"))
+    command = ("ddp_invariants", "certify", *fault, "-k", "init1", "-n", "0", "--seed", "1")
+    accused = session(*command, "--propose", str(proposed))
+    assert accused.returncode == 1, accused.stdout
+    assert "extended  violated: strided (INIT-1)" in accused.stdout
+    assert f"proposal: {proposed}, for --declare" in accused.stdout
+    assert "must then never:\n  # - wrap a model with a parameter that is not" in accused.stdout
+    assert "strided" in tomllib.loads(proposed.read_text())["ddp"]["unsupported"]
+    by_core = session(*command, "--level", "core")
+    assert by_core.returncode == 0, by_core.stdout
+    assert "exit      the status is decided by core alone" in by_core.stdout
+    declared = session(
+        *command, "--declare", str(proposed), "--certificate", str(certificate), "--json"
+    )
+    assert declared.returncode == 0, declared.stdout
+    shown = json.loads(declared.stdout)["judged"][0]
+    assert [each["verdict"] for each in shown["card"]] == ["partial"] * 3
+    made = json.loads(certificate.read_text())
+    assert any("strided" in line for line in made["subjects"][0]["declares"])
+    assert (
+        "declared unsupported: strided"
+        in CliRunner().invoke(main, ["verify", str(certificate)]).output
+    )

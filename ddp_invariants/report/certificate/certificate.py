@@ -215,7 +215,10 @@ class Certificate(Strict):
     @property
     def without(self) -> str:
         """The capabilities that no case contains, in words; empty for none."""
-        return left_out((account.name, account.standing) for account in self.capabilities)
+        return left_out(
+            (account.name, "declared unsupported" if account.declared else account.standing)
+            for account in self.capabilities
+        )
 
     def count(self, verdict: RuleVerdict) -> int:
         """Return the number of rules with a verdict."""
@@ -228,9 +231,10 @@ def left_out(standings: Iterable[tuple[str, str]]) -> str:
     A long list becomes a number. If a plain case fails, for example, nothing else is probed.
 
     Args:
-        standings: The name and the standing of each capability.
+        standings: The name and the standing of each capability, or that it is declared.
     """
-    names: dict[str, list[str]] = {"not offered": [], "refused": [], "not probed": []}
+    reasons = ("declared unsupported", "not offered", "refused", "not probed")
+    names: dict[str, list[str]] = {reason: [] for reason in reasons}
     for name, standing in standings:
         if standing in names:
             names[standing].append(name)

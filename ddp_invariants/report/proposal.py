@@ -1,0 +1,119 @@
+"""Declarations that suggest themselves: what an implementation lacks, and the price of saying so."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ddp_invariants.cases.levels import Level
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.lacking import NEVER
+from ddp_invariants.discovery.required import SAMPLING
+from ddp_invariants.discovery.result import Discovery, Probed, Standing
+from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
+from ddp_invariants.report.card import Broken, LevelAccount
+
+Side = Literal["ddp", "sampler"]
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """A capability that an implementation may declare as unsupported.
+
+    Attributes:
+        side: The table of the declaration file.
+        capability: Its name.
+        why: Why it is proposed.
+    """
+
+    side: Side
+    capability: str
+    why: str
+
+    @property
+    def never(self) -> str:
+        """What users of the implementation must then never do."""
+        meaning = CAPABILITIES[self.capability]
+        return NEVER.get(self.capability, f"rely on this: {meaning}")
+
+
+def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Proposed, ...]:
+    """Return the capabilities that an implementation may declare as unsupported.
+
+    They are those that violations need, then those that are silently wrong or refused. No
+    declaration excuses a core that is violated, so then there are none.
+
+    Args:
+        levels: The results of the session's levels.
+        discovery: The capabilities, as probed.
+    """
+    if any(each.level == "core" and each.verdict == "violated" for each in levels):
+        return ()
+    found: dict[str, Proposed] = {}
+    for broken in (group for each in levels for group in each.broken):
+        for name in _declarable(broken, discovery, found):
+            rules = ", ".join(broken.rules)
+            found[name] = Proposed(_side(name), name, f"{rules} violated")
+    for probed in (*discovery.ddp_probes, *discovery.sampler_probes):
+        name = probed.capability
+        if name not in found and _is_proposed(probed) and _may_declare(name, discovery):
+            found[name] = Proposed(_side(name), name, probed.standing.value)
+    return tuple(found.values())
+
+
+def _declarable(broken: Broken, discovery: Discovery, found: dict[str, Proposed]) -> Iterator[str]:
+    """Yield the capability whose declaration excludes a group of violations, if there is one."""
+    names = [name for name in broken.names if _may_declare(name, discovery)]
+    if names and not found.keys() & set(names):
+        yield next((name for name in NEVER if name in names), names[0])
+
+
+def _is_proposed(probed: Probed) -> bool:
+    """Return whether a probe suggests a declaration: a crash is to be mended, and suggests none."""
+    wrong = probed.standing is Standing.WRONG and _level(probed.capability) != "core"
+    return (wrong or probed.standing is Standing.REFUSED) and not (
+        probed.declared or probed.expected
+    )
+
+
+def _may_declare(name: str, discovery: Discovery) -> bool:
+    """Return whether a name is a capability that the implementation does not claim."""
+    claimed = {*discovery.declared.supports, *discovery.declared_sampler.supports}
+    return name in CAPABILITIES and name not in claimed
+
+
+def _level(capability: str) -> Level:
+    return TRAINING[capability].level if capability in TRAINING else "extended"
+
+
+def _side(capability: str) -> Side:
+    return "sampler" if capability in SAMPLING else "ddp"
+
+
+def file_of(proposed: Sequence[Proposed], discovery: Discovery) -> str:
+    """Return a declaration file with the present declarations and the proposed ones."""
+    lines = ["# Declared as unsupported. Users of the implementation must then never:"]
+    lines += [f"# - {each.never} ({each.capability}: {each.why})" for each in proposed]
+    tables = []
+    for side, declared in (("ddp", discovery.declared), ("sampler", discovery.declared_sampler)):
+        added = [each.capability for each in proposed if each.side == side]
+        if added:
+            unsupported = tuple(dict.fromkeys([*declared.unsupported, *added]))
+            tables.append(to_toml(side, replace(declared, unsupported=unsupported)))
+        elif declared != type(declared)():
+            tables.append(to_toml(side, declared))
+    return "\n".join([*lines, *tables])
+
+
+def text(proposed: Sequence[Proposed], discovery: Discovery) -> str:
+    """Return the last lines of a report: the declarations that suggest themselves.
+
+    The result is empty if the implementation only refuses: its users are told then anyway.
+    """
+    if all(each.why == Standing.REFUSED.value for each in proposed):
+        return ""
+    heading = (
+        "to have it judged without what it lacks, mend it, or declare this in a file "
+        "(--propose FILE writes it, --declare FILE reads it):"
+    )
+    indented = [f"  {line}".rstrip() for line in file_of(proposed, discovery).splitlines()]
+    return "\n".join([heading, *indented])
