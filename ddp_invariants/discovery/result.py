@@ -235,7 +235,8 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         "deviating": discovery.deviating,
         "backend": [discovery.backend.backend, discovery.backend.device],
         "not_simulated": discovery.not_simulated,
-        "plain_failure": discovery.plain_failure,
+        # The workers of pytest-xdist take no tuple of a class of its own.
+        "plain_failure": None if discovery.plain_failure is None else [*discovery.plain_failure],
     }
 
 
