@@ -87,7 +87,7 @@ class _Certify(click.Command):
     cls=_Certify,
     short_help="Test implementations, and report every rule that is violated.",
     epilog=exit_statuses(
-        "certified", "violated", "inconclusive", "no certificate or badge written"
+        "certified", "violated", "inconclusive", "no certificate, badge or proposal written"
     ),
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1)

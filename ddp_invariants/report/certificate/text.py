@@ -23,6 +23,8 @@ ORDER: tuple[RuleVerdict, ...] = (
     "not claimed",
 )
 """Verdicts in the order of their importance to a reader."""
+SETTLED: tuple[RuleVerdict, ...] = ("holds", "observed", "not claimed")
+"""Verdicts that a page folds away."""
 _WIDTH = 118
 
 
