@@ -10,19 +10,23 @@ of the site as well, and links between files work in both places.
 """
 
 import re
-import tomllib
-from pathlib import Path
 
 from sphinx.application import Sphinx
 
-ROOT = Path(__file__).parents[1]
-_project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+import ddp_invariants
 
-project = _project["name"]
-version = release = _project["version"]
+project = "ddp-invariants"
+version = release = ddp_invariants.__version__
 html_title = project
 root_doc = "docs/index"
-include_patterns = ["README.md", "CONTRIBUTING.md", "docs/**", "examples/README.md"]
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "CHANGELOG.md",
+    "docs/**",
+    "examples/README.md",
+]
 # Folders that hold no page are not even walked through.
 exclude_patterns = [".*", "build", "dist", "tests", "ddp_invariants", "properties", "**.egg-info"]
 

@@ -32,6 +32,8 @@ TUTORIAL = ROOT / "docs" / "tutorial.md"
 DOCUMENTS = (
     README,
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CODE_OF_CONDUCT.md",
+    ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "examples" / "README.md",
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from readme import DOCUMENTS
 
 from ddp_invariants.invariants import ALL_RULES
 
@@ -81,7 +82,7 @@ def test_every_document_is_a_page_of_the_site(site: Path) -> None:
         path.relative_to(ROOT).with_suffix(".html")
         for path in (
             *(ROOT / "docs").rglob("*.md"),
-            *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "examples/README.md")),
+            *DOCUMENTS,
         )
     }
     assert len(documents) > len(ALL_RULES) + 20
