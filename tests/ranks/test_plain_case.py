@@ -61,7 +61,7 @@ def discover(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("Local", VIOLATED, "violated  the plain case: GRAD-1: gradients differ between ranks"),
+        ("Local", VIOLATED, "violated  the plain case: INIT-1: parameters differ from rank 0's"),
         ("Refuses", INCONCLUSIVE, "refused   the plain case: ValueError in wrap: not on a Monday"),
         ("Waits", VIOLATED, "violated  the plain case: LIVE-1: a rank hung"),
     ],
