@@ -337,3 +337,22 @@ class Gaps(Reference):
         calls = [call.at for call in plain.ranks[0].calls if call.gaps]
         assert calls
         assert "SUM of a view with gaps, which gloo ignores) at gaps.py:" in calls[0]
+
+
+def test_a_compiled_program_calls_an_observed_group(tmp_path: Path, pool: Pool) -> None:
+    """The compiler leaves the harness's code alone; it raised at its first attribute on all ranks."""
+    path = tmp_path / "compiled.py"
+    path.write_text("""
+import torch
+from torch.nn.parallel import DistributedDataParallel
+class Compiled:
+    def wrap(self, module, context):
+        return torch.compile(DistributedDataParallel(module), backend="eager")
+    def accumulate(self, wrapped):
+        return wrapped._orig_mod.no_sync()
+""")
+    case = replace(CASE, world_size=2, steps=2, bucket_cap=None)
+    evidence = pool.train(case, Ddp(f"{path}:Compiled"), fresh=True)
+    assert [rank.raised for rank in evidence.ranks] == [None, None]
+    assert judge(evidence)["PARAM-3"].failure is None
+    assert any(call.kind == "allreduce" for call in evidence.ranks[0].calls)

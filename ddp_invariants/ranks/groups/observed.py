@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from ddp_invariants.cases.program import SENTINEL
+from ddp_invariants.ranks.groups.compiled import never_compiled
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.groups.works import Log, ObservedWork, Row, WithheldWork
 from ddp_invariants.records.trace import ASYNCHRONOUS, GAPS, UNEVEN, WAITED
@@ -387,3 +388,5 @@ _COLLECTIVES = (
 for _name in dir(_c10d.ProcessGroup):
     if _name.startswith(_COLLECTIVES) and callable(getattr(_c10d.ProcessGroup, _name)):
         setattr(ObservedGroup, _name, _forwarded(_name))
+for _kind in (ObservedGroup, ObservedWork, WithheldWork):
+    never_compiled(_kind)
