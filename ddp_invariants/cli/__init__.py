@@ -19,6 +19,7 @@ _COMMANDS = {
     "record": "compare",
     "verify": "verify",
     "faults": "faults",
+    "mutate": "mutate",
     "rules": "rules",
     "doctor": "doctor",
     "demo": "demo",

@@ -37,6 +37,8 @@ class Detection:
         size: The size of the smallest case: ranks, layers and steps, or ranks and samples.
         needs: The possible contents that the smallest case has (`contents`).
         reason: The reason why an observed failure is no violation.
+        refused: Of the cases of a search without a failure, those that ended in an exception on
+            every rank.
     """
 
     planted: CatalogueEntry
@@ -53,6 +55,7 @@ class Detection:
     size: str = ""
     needs: tuple[str, ...] = ()
     reason: str = ""
+    refused: int = 0
 
     @property
     def is_caught(self) -> bool:

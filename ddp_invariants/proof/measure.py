@@ -21,12 +21,13 @@ from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import HarnessError, LoadFailure
-from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, contents, size
+from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import REAL_WORLD_SIZE, SIMULATED_WORLD_SIZE
 from ddp_invariants.search.runner import HUNG_DEADLINE
 from ddp_invariants.search.trial import Options, Trial
@@ -72,7 +73,9 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     pool.limit(HUNG_DEADLINE if planted.is_fault else DEADLINE)
     ddp, sampler = planted.under_test
     trial = Trial(
-        pool, UnderTest(ddp, sampler, _scope(pool, planted)), Options(seed=seed, store=store)
+        pool,
+        UnderTest(ddp, sampler, _scope(pool, *planted.probed)),
+        Options(seed=seed, store=store),
     )
     rules = [
         rule.id
@@ -81,7 +84,7 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     ]
     survey = trial.survey(rules, fault_search.cases or CASES * len(rules))
     if survey.sighting is None:
-        return Detection(planted, seed, survey.cases)
+        return Detection(planted, seed, survey.cases, refused=_refused(trial.ledger))
     detection = partial(
         Detection,
         planted,
@@ -106,10 +109,15 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     )
 
 
+def _refused(ledger: Ledger) -> int:
+    """Return the number of cases that the implementation refused, by an exception on every rank."""
+    reasons = (entry.unjudged.items() for entry in ledger.entries.values())
+    return max((sum(n for text, n in each if " raised " in text) for each in reasons), default=0)
+
+
 @cache
-def _scope(pool: Pool, planted: CatalogueEntry) -> Scope:
+def _scope(pool: Pool, ddp: Ddp, sampler: Sampler) -> Scope:
     """Return what the cases for an implementation may contain, as in a session; the same for all seeds."""
-    ddp, sampler = planted.probed
     description = pool.describe(sampler)
     discovery = replace(
         _discovered(pool, ddp),

@@ -1,5 +1,6 @@
 """The JSON of every command has the keys that docs/json.md lists, whatever the result is."""
 
+import ast
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +12,17 @@ from click.testing import CliRunner
 from readme import json_keys
 
 from ddp_invariants.cli import main
+from ddp_invariants.proof.mutants.judging import Judged
+from ddp_invariants.proof.mutants.operators import mutants as mutants_of
 from ddp_invariants.records.verdict import Failure, Outcome, Replayed, Violation
-from ddp_invariants.report import machine
+from ddp_invariants.report import machine, mutants
 from ddp_invariants.report.certificate.certificate import to_json
 from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.upgrades.baseline import Environment, Head
 from ddp_invariants.upgrades.comparison import Offer
 from ddp_invariants.upgrades.outcome import Gated
+
+ALTERED = ast.parse("a + b")
 
 
 def printed(*words: str, status: int = 0) -> Any:
@@ -74,10 +79,12 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
             Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}, {}), "", 0, 3)
         ),
         "faults": machine.detections([]),
+        "mutate": mutants.document([Judged(mutants_of(ALTERED)[0], "killed")], "a", "a.py"),
         "demo": machine.demonstration(ledger(), ["GRAD-2"], "wrong", None),
     }
     for name, plain in outputs.items():
         assert set(plain) == json_keys(name), name
+    assert set(outputs["mutate"]["mutants"][0]) == json_keys("mutants")
     first, second = outputs["certify"]["judged"]
     assert set(first) == set(second) == json_keys("judged")
     assert (first["rules"]["GRAD-2"], first["outcome"], second["rules"], second["outcome"]) == (

@@ -1,0 +1,211 @@
+"""Tests of mutants: the operators, the overlays, and the judge on mutants of the reference."""
+
+import ast
+import importlib.metadata
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ddp_invariants.cli import main
+from ddp_invariants.errors import NamingError
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.proof.detection import Detection
+from ddp_invariants.proof.measure import FaultSearch, search
+from ddp_invariants.proof.mutants import judging, overlay
+from ddp_invariants.proof.mutants.explanations import explained
+from ddp_invariants.proof.mutants.judging import Judged, Target
+from ddp_invariants.proof.mutants.operators import OPERATORS, Mutant, mutants, mutated
+from ddp_invariants.ranks.driving.files import from_file
+from ddp_invariants.reference import sampler
+from ddp_invariants.report.mutants import table
+
+SOURCE = '''
+class Shared:
+    """Words stay."""
+
+    @property
+    def part(self, count: int = 3) -> int:
+        logger.info(f"{count + 1}")
+        assert count > 0
+        if count < 2 and not self.empty:
+            raise ValueError("no" + "thing")
+        try:
+            rest = take(self.all[self.first : count], last=True)
+        finally:
+            self.end()
+        return rest if self.short else -count
+
+    def each(self) -> None:
+        if self.short:
+            for item in range(self.size):
+                break
+        else:
+            self.total += 1
+'''
+TABLE_FOR_TORCH = "2.13."
+"""The version of torch for whose source the table of survivors is written."""
+REFERENCE = Target("sampler", "reference")
+WRAPPER = Target("ddp", "reference")
+
+
+def test_the_operators_change_what_they_name() -> None:
+    """Messages, logging, assertions, annotations and docstrings are left alone."""
+    found = mutants(ast.parse(SOURCE), "Shared")
+    assert [f"{each.line}: {each.name.partition(': ')[2]}" for each in found] == [
+        "6: decorator: @property -> no decorator",
+        "6: constant: 3 -> 4",
+        "9: negation: if count < 2 and (not self.empty): -> if not (count < 2 and (not self.empty)):",
+        "9: logic: count < 2 and (not self.empty) -> count < 2 or not self.empty",
+        "9: comparison: count < 2 -> count >= 2",
+        "9: boundary: count < 2 -> count <= 2",
+        "9: constant: 2 -> 3",
+        "9: negation: not self.empty -> self.empty",
+        "10: statement: raise ValueError('no' + 'thing') -> pass",
+        "11: finally: try ... finally -> no finally",
+        "12: statement: rest = take(self.all[self.first:count], last=True) -> pass",
+        "12: argument: take(self.all[self.first:count], last=True) -> take(self.all[self.first:count])",
+        "12: boundary: self.first:count -> self.first + 1:count",
+        "12: boundary: self.first:count -> self.first:count + 1",
+        "12: constant: True -> False",
+        "14: statement: self.end() -> pass",
+        "15: statement: return rest if self.short else -count -> pass",
+        "15: branch: rest if self.short else -count -> -count if self.short else rest",
+        "15: arithmetic: -count -> count",
+        "18: branch: if self.short: -> branches swapped",
+        "19: boundary: range(self.size) -> range(self.size + 1)",
+        "20: statement: break -> pass",
+        "22: arithmetic: self.total += 1 -> self.total -= 1",
+        "22: statement: self.total += 1 -> pass",
+        "22: constant: 1 -> 2",
+    ]
+    assert {each.operator for each in found} == {*OPERATORS}
+
+
+def test_a_mutant_differs_in_its_change_and_the_marker() -> None:
+    """The marker stands before the changed statement."""
+    tree = ast.parse("def f(a, b):\n    c = a\n    return c + b\n")
+    changed = {each.name: ast.unparse(mutated(tree, each)).splitlines() for each in mutants(tree)}
+    assert changed["f: arithmetic: c + b -> c - b"][1:] == [
+        "    c = a",
+        "    _mutant_is_executed()",
+        "    return c - b",
+    ]
+    assert changed["f: statement: c = a -> pass"][1:4] == [
+        "    _mutant_is_executed()",
+        "    pass",
+        "    return c + b",
+    ]
+
+
+def test_equal_changes_have_names_of_their_own() -> None:
+    """A number tells them apart; an unknown class is named."""
+    names = [
+        each.name for each in mutants(ast.parse("a + 1\na + 1")) if each.operator == "constant"
+    ]
+    assert names == ["constant: 1 -> 2", "constant: 1 -> 2 #2"]
+    with pytest.raises(ValueError, match="it defines no B"):
+        mutants(ast.parse("class A: pass"), "B")
+
+
+def test_an_overlay_leaves_the_original_alone(tmp_path: Path) -> None:
+    """The copy is a module of its own, in whose package relative imports are found."""
+    original = overlay.locate("sampler", "reference")
+    source, module = original.file.read_bytes(), sys.modules[sampler.__name__]
+    mutant = next(each for each in judging.chosen(original) if ".order: " in each.name)
+    file = tmp_path / "overlay_alone.py"
+    overlay.write(original, mutant, file)
+    copied = from_file(file)
+    assert copied.DistributedSampler is not sampler.DistributedSampler
+    assert not overlay.is_executed(file)
+    assert original.file.read_bytes() == source
+    assert sys.modules[sampler.__name__] is module
+    package = tmp_path / "relative"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "near.py").write_text("VALUE = 3", encoding="utf-8")
+    (package / "wrapper.py").write_text(
+        "from .near import VALUE\nfrom . import near\nclass Wrapper:\n    value = VALUE + 1\n",
+        encoding="utf-8",
+    )
+    of_package = overlay.locate("ddp", f"{package / 'wrapper.py'}:Wrapper")
+    added = judging.chosen(of_package, operators=["arithmetic"])[0]
+    overlay.write(of_package, added, tmp_path / "overlay_near.py")
+    assert from_file(tmp_path / "overlay_near.py").Wrapper.value == 2
+    assert overlay.is_executed(tmp_path / "overlay_near.py")
+
+
+def _judged(pool: Pool, folder: Path, of: Target, names: list[str], cases: int) -> list[Judged]:
+    """Judge the unaltered copy, which must hold, and the named mutants."""
+    original = overlay.locate(of.part, of.name)
+    known = {mutant.name: mutant for mutant in judging.chosen(original)}
+    altered: list[Mutant] = [known[name] for name in names]
+    entries = judging.entries(of, original, altered, folder)
+    found: list[Detection] = [search(pool, FaultSearch(e, 0, cases), folder) for e in entries]
+    assert (found[0].is_caught, found[0].reason, found[0].cases) == (False, "", cases)
+    pairs = zip(altered, found[1:], strict=True)
+    return [judging.judged(of, mutant, each, found[0]) for mutant, each in pairs]
+
+
+def test_mutants_of_the_reference_sampler_are_judged(pool: Pool, tmp_path: Path) -> None:
+    """The results say which rule failed, and which mutant refuses, is explained or survives."""
+    names = [
+        "DistributedSampler.order: argument: torch.randperm(self.length, generator=generator) -> torch.randperm(self.length)",
+        "DistributedSampler.__init__: comparison: len(dataset) == 0 -> len(dataset) != 0",
+        "DistributedSampler.__init__: constant: True -> False",
+    ]
+    results = _judged(pool, tmp_path, REFERENCE, names, 40)
+    assert [(each.result, each.rule) for each in results] == [
+        ("killed", "SHARD-4"),
+        ("refused", ""),
+        ("explained", ""),
+    ]
+    text = table(results, "sampler.py")
+    assert "noticed: 2 of 2 mutants" in text
+
+
+def test_mutants_of_the_reference_wrapper_are_judged(pool: Pool, tmp_path: Path) -> None:
+    """A wrapper that packs nothing has nothing to send, and crashes."""
+    name = "DistributedDataParallel._launch: statement: bucket.flat = self._packed(bucket) -> pass"
+    (result,) = _judged(pool, tmp_path, WRAPPER, [name], 8)
+    assert (result.result, result.rule) == ("killed", "LIVE-1")
+
+
+def test_every_explanation_names_a_mutant() -> None:
+    """The table of survivors has no entry that is out of date."""
+    for words, arguments in explained().items():
+        if "torch" in words and not importlib.metadata.version("torch").startswith(TABLE_FOR_TORCH):
+            continue
+        of = judging.target(words)
+        known = {each.name for each in judging.chosen(overlay.locate(of.part, of.name))}
+        assert [name for name in arguments if name not in known] == [], words
+        assert all(argument.endswith(".") for argument in arguments.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["refrence"], "did you mean reference?"),
+        (["sampler:no/file.py:X"], "there is no file no/file.py"),
+        (["reference", "--only", "plus"], "'plus' is not one of"),
+        (["reference", "--lines", "9-3"], "expected lines such as 80-120"),
+        (["torch.nn.parallel:Nothing"], "has no 'Nothing'"),
+    ],
+)
+def test_a_mistake_ends_with_64(words: list[str], sentence: str) -> None:
+    """Nothing is started for a target or an option that does not exist."""
+    done = CliRunner().invoke(main, ["mutate", *words])
+    assert (done.exit_code, sentence in done.output) == (64, True), done.output
+
+
+def test_a_target_names_its_part() -> None:
+    """A prefix names the part; the rest is as the option takes it."""
+    assert [str(judging.target(text)) for text in ("torch", "sampler:torch")] == [
+        "torch",
+        "sampler:torch",
+    ]
+    ddp, _ = judging.target("opt:torch.distributed.optim:ZeroRedundancyOptimizer").under_test
+    assert ddp.optimizer == "torch.distributed.optim:ZeroRedundancyOptimizer"
+    with pytest.raises(NamingError):
+        judging.target("opt:Zero")
