@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ddp_invariants.discovery.result import Discovery
@@ -61,6 +62,11 @@ class OutputFiles:
                 raise CaseError(
                     f"{option} {path}: expected FILE.json or FILE.html; the other is written "
                     "beside it"
+                )
+            if option == "--certificate" and find_spec("matplotlib") is None:
+                raise CaseError(
+                    f"{option} {path}: its page has pictures, which matplotlib draws; run "
+                    "pip install 'ddp-invariants[pages]'"
                 )
             if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
                 raise CaseError(f"{option} {path}: it cannot be written")

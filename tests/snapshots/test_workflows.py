@@ -184,7 +184,7 @@ def test_the_action_runs_either_command(stubs: Path, command: str) -> None:
         for words in pips
         if any(word.startswith("torch") for word in words)
     )
-    assert any(words[1:3] == ["install", "/suite"] for words in pips)
+    assert any(words[1:3] == ["install", "/suite[pages]"] for words in pips)
     (words,) = suites(listed)
     assert words[0] == command
     assert parsed(words)
