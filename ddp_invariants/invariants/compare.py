@@ -41,17 +41,20 @@ def parted(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | N
 
 
 def apart(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
-    """Return the first difference as `parted` does, but zeros of either sign are equal.
+    """Return the first difference as `unlike` does, but zeros of either sign are equal, too.
 
     A right broadcast may be a sum to which all other ranks add zero: -0 + 0 is 0.
     """
-    return _first(wanted, actual, owner, _unsigned_zeros)
+    return _first(
+        wanted, actual, owner, lambda slot, bits: _one_nan(slot, _unsigned_zeros(slot, bits))
+    )
 
 
 def unlike(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
     """Return the first difference as `parted` does, but any two NaNs are equal.
 
-    The bits of a NaN tell nothing about a computation: they depend on the kernel that made it.
+    The bits of a NaN tell nothing about a computation: they depend on the kernel that made it, and
+    a sum of two NaNs has the bits of the first one. Ranks that add in turn may differ in them.
     """
     return _first(wanted, actual, owner, _one_nan)
 

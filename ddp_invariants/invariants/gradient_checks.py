@@ -10,7 +10,7 @@ import numpy as np
 
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.layers import Model
-from ddp_invariants.invariants.compare import number, outside, parted
+from ddp_invariants.invariants.compare import number, outside, unlike
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.recorded import flat_by_name
@@ -201,7 +201,7 @@ def first_rank_that_differs(view: EvidenceView, tally: Tally, step: int) -> Fail
     reduced = view.every_rank("reduced", step)
     for rank, tensors in enumerate(reduced[1:], start=1):
         tally.compared += sum(tensors.layout.sizes)
-        difference = parted(reduced[0], tensors, "rank 0 holds")
+        difference = unlike(reduced[0], tensors, "rank 0 holds")
         if difference is not None:
             failure = Failure(
                 "GRAD-1",
@@ -242,7 +242,7 @@ def different_parameters_at_the_end(view: EvidenceView, tally: Tally) -> Failure
     left = view.of_rank(last, "updated", case.steps - 1)
     for rank, tensors in enumerate(view.every_rank("joined")):
         tally.compared += sum(tensors.layout.sizes)
-        difference = parted(left, tensors, f"rank {last} held after the last step")
+        difference = unlike(left, tensors, f"rank {last} held after the last step")
         if difference is not None:
             return Failure(
                 "GRAD-11",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import (
     Defect,
     Incident,
+    Moment,
     RaisedError,
     RankEvidence,
     ShardEvidence,
@@ -397,6 +399,18 @@ def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
         lambda value: np.copysign(value * np.float32(np.nan), np.float32(1)),
     )
     assert (param._moved_between(EvidenceView(evidence), Tally(), 2) is None) is holds
+
+
+@pytest.mark.parametrize(("moment", "rule"), [("reduced", "GRAD-1"), ("updated", "PARAM-1")])
+def test_ranks_may_hold_different_nans_once_a_run_has_diverged(moment: Moment, rule: str) -> None:
+    """A sum of NaNs has the bits of the first one, and each rank may begin with its own."""
+    evidence = right(CASE)
+    for rank in range(CASE.world_size):
+        nan = np.copysign(np.float32(np.nan), np.float32(-1 if rank else 1))
+        evidence = altered(evidence, rank, moment, 2, WEIGHT, partial(np.full_like, fill_value=nan))
+    assert judge(evidence)[rule].failure is None
+    other = altered(evidence, 1, moment, 2, WEIGHT, np.zeros_like)
+    assert judge(other)[rule].failure is not None
 
 
 ACCUMULATED = replace(CASE, accumulation=2, data=Data(samples=8, batch_size=2))
