@@ -347,3 +347,38 @@ class AtTheEndOfBackward(_Synchronised):
 
     def _mean(self, flat: Tensor) -> Tensor:
         return self._sum(flat) / self.world_size
+
+
+class _Mean(torch.autograd.Function):
+    """The identity, whose backward averages the gradients over the ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, group: dist.ProcessGroup | None, *parameters: Tensor) -> Any:
+        ctx.group = group
+        return tuple(parameter.view_as(parameter) for parameter in parameters)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        size = dist.get_world_size(ctx.group)
+        means = [gradient.clone(memory_format=torch.contiguous_format) for gradient in gradients]
+        for mean in means:
+            dist.all_reduce(mean, group=ctx.group)
+        return (None, *(mean / size for mean in means))
+
+
+class InsideTheGraph(nn.Module):
+    """Right: parameters pass through a function whose backward averages, once for each forward."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "sparse", "reentrant")}
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+
+    def forward(self, *inputs: Any) -> Any:
+        named = {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+        averaged = _Mean.apply(self.group, *named.values())  # type: ignore[no-untyped-call]  # torch's
+        return torch.func.functional_call(
+            self.module, dict(zip(named, averaged, strict=True)), inputs
+        )

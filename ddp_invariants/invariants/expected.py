@@ -143,8 +143,24 @@ class ExpectedValues:
             Unjudged: Evidence is missing, or a local gradient is not finite.
         """
         if step not in self._means:
-            self._means[step] = self._mean(self.local(step), step, self.recorded.layout(step))
+            mean = self._mean(self.local(step), step, self.recorded.layout(step))
+            joint = self.case.passes == "joint"
+            self._means[step] = self._in_parts(mean, step) if joint else mean
         return self._means[step]
+
+    def _in_parts(self, mean: Ball, step: int) -> Ball:
+        """Return the mean of one backward through several forwards, whose parts are not recorded.
+
+        An implementation may reduce each forward's part by itself. A part can be much larger than
+        the sum of all parts, and so can its rounding. Both means are within the oracle's bound.
+
+        Raises:
+            Unjudged: The truth is not known.
+        """
+        truth = self.truth(step).gradient
+        if truth.radius.shape != mean.radius.shape:
+            raise Unjudged(f"the oracle has gradients of other parameters at step {step}")
+        return Ball(mean.centre, mean.radius + 2 * truth.radius, mean.quantum)
 
     def mean_of(self, active: list[int], step: int) -> tuple[Ball, Layout]:
         """Return the gradient that the ranks with a batch must hold at a step, and its layout.

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd import Variable
 
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
@@ -80,6 +81,34 @@ def in_place(module: nn.Module) -> None:
 in_place.declares = {  # type: ignore[attr-defined]  # a class would declare the same
     "unsupported": ("unused", "crossed")
 }
+
+
+def hooks_of_forwards(module: nn.Module) -> None:
+    """Average all gradients at the end of each backward through the module's own forward.
+
+    Torch calls no such hook around another method of the module.
+    """
+    begun: list[bool] = []
+
+    def end() -> None:
+        begun.clear()
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= dist.get_world_size()
+
+    def begin(_gradient: Tensor) -> None:
+        if not begun:
+            begun.append(True)
+            Variable._execution_engine.queue_callback(end)
+
+    def after(_module: nn.Module, _inputs: Any, result: Tensor) -> None:
+        if result.requires_grad:
+            result.register_hook(begin)
+
+    for tensor in module.parameters():
+        dist.broadcast(tensor.detach(), src=0)
+    module.register_forward_hook(after)
 
 
 class SlicesOfTheOrder:

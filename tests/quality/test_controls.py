@@ -5,10 +5,16 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.strategies import cases_for
+from ddp_invariants.situations.other_method import OtherMethod
+from ddp_invariants.situations.passes import PassOrder
 
 CONTROLS = str(Path(__file__).parents[1] / "helpers" / "controls.py")
 
@@ -56,3 +62,31 @@ def test_what_a_sampler_does_not_take_is_not_asked_of_it(make_trial: TrialMaker)
         trial.ledger["SHARD-3"].not_claimed
         == "judged without drop_last and shuffle, which it does not take"
     )
+
+
+def test_a_mean_for_each_forward_of_one_backward_is_not_accused(make_trial: TrialMaker) -> None:
+    """Means of parts may round where the mean of the sums is exact, and stay within the bound."""
+    linear = Layer("linear", 8)
+    case = TrainingCase(
+        model=Model(8, (linear, linear)),
+        data=Data(samples=9),
+        steps=2,
+        accumulation=2,
+        situations=(PassOrder("joint"),),
+    )
+    trial = make_trial(ddp="ddp_invariants.faults.unusual:InsideTheGraph", scope=Scope())
+    findings = trial.findings(case)
+    assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    assert not findings["GRAD-13"].unjudged
+
+
+def test_a_module_with_hooks_in_place_offers_no_method_of_a_wrapper(
+    make_trial: TrialMaker,
+) -> None:
+    """Torch calls a module's hooks around its forward alone, so no rule is about other methods."""
+    trial = make_trial(ddp=f"{CONTROLS}:hooks_of_forwards", scope=Scope())
+    findings = trial.findings(
+        TrainingCase(situations=(OtherMethod(),), model=Model(1, (Layer("linear"),)))
+    )
+    assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    assert findings["CALL-3"].unjudged

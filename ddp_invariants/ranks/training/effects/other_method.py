@@ -30,7 +30,9 @@ class OtherMethod(Effect):
         """Return the other method of a module, or of the wrapper.
 
         Raises:
-            NotImplementedError: The wrapper has no such method, or an adapter makes the calls.
+            NotImplementedError: The wrapper has no such method, or an adapter makes the calls. A
+                module that is hooked in place has its methods by itself, and torch calls no hook
+                around them.
         """
         if isinstance(module, Replica):
             return module.encode
@@ -38,6 +40,8 @@ class OtherMethod(Effect):
         if "forward" in self.setup.driver.methods:
             raise NotImplementedError("the adapter makes the calls of the forward")
         wrapped = self.stepper.trained.wrapped
+        if wrapped is self.stepper.trained.replica:
+            raise NotImplementedError("the module is hooked in place, and no wrapper passes it on")
         method: Callable[[Tensor], Any] | None = getattr(wrapped, "encode", None)
         if method is None:
             raise NotImplementedError(f"{type(wrapped).__name__} does not offer the method")
