@@ -39,7 +39,7 @@ __all__ = [
 
 ZeroGrad = Literal["set_to_none", "zero", "never"]
 Values = Literal["integer", "real", "faint"]
-Init = Literal["distinct", "equal"]
+Init = Literal["distinct", "equal", "rearranged"]
 Loss = Literal["tagged", "mse"]
 
 LARGEST_WORLD_SIZE = 64
@@ -61,7 +61,8 @@ class TrainingCase(Situated, Strict):
             the mean of squared errors over samples and outputs, as an implementation computes it
             that does whole training steps by itself.
         bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
-        init: `distinct` if the ranks start from different parameters, `equal` if from equal ones.
+        init: `distinct` if the ranks start from different parameters, `equal` if from equal ones,
+            `rearranged` if from the same numbers in another order on each rank.
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
             fractions; `faint` also draws zeros of both signs, subnormal and other tiny numbers.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).

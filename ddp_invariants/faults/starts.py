@@ -42,6 +42,22 @@ class NoBufferBroadcast(Reference):
         super()._broadcast_state([t for t in tensors if isinstance(t, nn.Parameter)])
 
 
+class TrustsASum(Reference):
+    """Nothing is broadcast if the sums of all parameters agree on all ranks, as a cheap checksum
+    (no public incident found).
+
+    INIT-1: never broadcast.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        tensors = list(tensors)
+        total = sum(tensor.detach().abs().double().sum().item() for tensor in tensors)
+        sums = torch.tensor([total, -total], dtype=torch.float64)
+        dist.all_reduce(sums, dist.ReduceOp.MAX, group=self.group)
+        if sums.sum() != 0:
+            super()._broadcast_state(tensors)
+
+
 class CopiesWhatDiffers(Reference):
     """Right: a rank keeps its own elements where they equal the first rank's, and -0 equals 0."""
 

@@ -79,6 +79,7 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "largest tensor": f"{rounded(_largest(case))} elements",
         "gradients": case.zero_grad,
         "values": case.values,
+        "starts": case.init,
     }
     for situation in SITUATIONS:
         counted |= situation.counted(case)

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from ddp_invariants.cases.case import ShardCase, TrainingCase, Values
+from ddp_invariants.cases.case import Init, ShardCase, TrainingCase, Values
 from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.cases.layers import Model
@@ -106,6 +106,7 @@ _OPTIMIZERS = st.sampled_from(
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
 _VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 11 + ("faint",)
+_STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 15 + ("rearranged",))
 _WITH_FAINT = frozenset({"linear", "scale", "convolution", "mixed", "empty"})
 """The kinds of layers that are drawn with tiny numbers.
 
@@ -263,6 +264,7 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
         accumulation=draft.accumulation,
         values=values,
         log2_scale=log2_scale,
+        init=draft.draw(_STARTS),
         zero_grad=draft.zero_grad,
         seed=draft.draw(_SEEDS),
         **fields,

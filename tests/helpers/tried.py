@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import caught
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ddp_invariants.cases.case import ShardCase, TrainingCase, Values
+from ddp_invariants.cases.case import Init, ShardCase, TrainingCase, Values
 from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.kinds import KINDS
 from ddp_invariants.cases.layers import Layer, Layout, Model
@@ -196,6 +196,7 @@ AXES = (
         "values",
         **choices(Values.__args__, lambda case: {case.values}),  # type: ignore[attr-defined]
     ),
+    Axis("starts", **choices(Init.__args__[::2], lambda case: {case.init})),  # type: ignore[attr-defined]
     Axis(
         "optimizer",
         **choices(
