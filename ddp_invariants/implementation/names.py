@@ -19,6 +19,16 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
     },
 }
 
+ADAPTERS: dict[str, dict[str, str]] = {
+    "ddp": {
+        "accelerate": "ddp_invariants.implementation.adapters.accelerate:Accelerate",
+        "fabric": "ddp_invariants.implementation.adapters.fabric:Fabric",
+        "fsdp2": "ddp_invariants.implementation.adapters.fsdp2:FullyShard",
+        "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
+    }
+}
+"""The short names of the adapters that come with the suite; their libraries do not."""
+
 BUILT_ON = "built on"
 """The key of a DDP's `driven` that lists the short names of the known wrappers within it."""
 
@@ -31,8 +41,9 @@ A package ships its adapters in them.
 
 def target_of(name: str, side: str) -> str:
     """Return a name with short names and entry points resolved."""
-    if name in SHORT_NAMES.get(side, {}):
-        return SHORT_NAMES[side][name]
+    for shipped in (SHORT_NAMES, ADAPTERS):
+        if name in shipped.get(side, {}):
+            return shipped[side][name]
     if ":" not in name:
         for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side):
             if entry.name == name:
@@ -47,7 +58,7 @@ def misnamed(name: str, side: str) -> str:
         missing = module.endswith(".py") and not Path(module).is_file()
         return f"--{side} {name}: there is no file {module}" if missing else ""
     shipped = [entry.name for entry in importlib.metadata.entry_points(group=ENTRY_POINTS + side)]
-    known = [*SHORT_NAMES.get(side, {}), *shipped]
+    known = [*SHORT_NAMES.get(side, {}), *ADAPTERS.get(side, {}), *shipped]
     close = difflib.get_close_matches(name, known, 1)
     expected = ", ".join([*known, "package.module:Name or path/to/file.py:Name"])
     return f"--{side} {name}: expected {expected}" + (

@@ -208,7 +208,7 @@ def test_no_temporary_file_is_made(
 BAD_NAMES = [
     (
         "nonsense",
-        "--ddp nonsense: expected reference, torch, package.module:Name or path/to/file.py:Name",
+        "--ddp nonsense: expected reference, torch, accelerate, fabric, fsdp2, ignite, package.module:",
     ),
     ("no_such_package.ddp:DDP", "there is no module 'no_such_package'"),
     ("torch.nn:DPD", "torch.nn has no 'DPD'"),

@@ -1,0 +1,74 @@
+"""Test the shipped adapters against the installed libraries, each in an environment of its own.
+
+    python benchmarks/adapters.py [NAME]...
+
+Each environment is made anew in a temporary folder, over the packages of this interpreter. For each
+adapter the script prints the library's version, the exit status of `discover`, the number of
+capabilities that are right, and those that are wrong.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from pathlib import Path
+
+LIBRARIES = {
+    "accelerate": ("accelerate", "safetensors", "psutil", "huggingface_hub", "packaging", "pyyaml"),
+    "fabric": ("lightning", "lightning-utilities", "torchmetrics", "fsspec", "packaging"),
+    "ignite": ("pytorch-ignite", "packaging"),
+    "fsdp2": (),
+}
+"""The distributions that each adapter needs beside torch; the first one is the library."""
+
+
+def installed(folder: Path, packages: tuple[str, ...]) -> Path:
+    """Make an environment with some packages, and return its interpreter."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    (here,) = folder.glob("lib/python*/site-packages")
+    (here / "suite.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
+    if packages:
+        command = [str(python), "-m", "pip", "install", "-q", "--no-deps", *packages]
+        subprocess.run(command, check=True)
+    return python
+
+
+def discovered(python: Path, name: str, folder: Path) -> tuple[int, dict[str, list[str]]]:
+    """Return the exit status of `discover` on an adapter, and the capabilities by standing."""
+    root = str(Path(__file__).resolve().parents[1])
+    done = subprocess.run(
+        [python, "-m", "ddp_invariants", "discover", "--ddp", name, "--json"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    standings: dict[str, list[str]] = {}
+    for probe in json.loads(done.stdout)["capabilities"] if done.stdout else ():
+        standings.setdefault(probe["standing"], []).append(probe["capability"])
+    return done.returncode, standings
+
+
+def main() -> None:
+    """Test the named adapters; all if none is named."""
+    for name in sys.argv[1:] or LIBRARIES:
+        with tempfile.TemporaryDirectory() as folder:
+            python = installed(Path(folder) / "env", LIBRARIES[name])
+            began = time.monotonic()
+            status, standings = discovered(python, name, Path(folder))
+            wrong = standings.get("silently wrong", []) + standings.get("crashes", [])
+            sys.stdout.write(
+                f"{name}: exit {status}, {len(standings.get('right', []))} right, "
+                f"wrong: {', '.join(wrong) or 'none'}, {time.monotonic() - began:.0f} s\n"
+            )
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Hugging Face accelerate, as `--ddp accelerate`."""
+
+import importlib
+from typing import Any
+
+
+class Accelerate:
+    """A model and an optimizer that an `Accelerator` on the CPU has prepared."""
+
+    def wrap(self, module: Any, context: Any) -> object:
+        """Prepare the model and its optimizer."""
+        library: Any = importlib.import_module("accelerate")
+        library.state.AcceleratorState._reset_state(True)  # noqa: FBT003 - it keeps the first group
+        self.accelerator = library.Accelerator(cpu=True)
+        prepared: object = self.accelerator.prepare(module, context.optimizer(module.parameters()))
+        return prepared
+
+    def backward(self, wrapped: Any, optimizer: Any, loss: Any) -> object:
+        """Run backward by the accelerator."""
+        del wrapped, optimizer
+        ended: object = self.accelerator.backward(loss)
+        return ended
+
+    def accumulate(self, wrapped: Any) -> Any:
+        """Return the accelerator's context without synchronisation."""
+        return self.accelerator.no_sync(wrapped)

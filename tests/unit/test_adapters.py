@@ -1,0 +1,16 @@
+"""Tests of the shipped adapters' names; `benchmarks/adapters.py` runs them with their libraries."""
+
+import importlib
+
+import pytest
+
+from ddp_invariants.implementation.names import ADAPTERS, misnamed, target_of
+from ddp_invariants.ranks.driving.adapters import check_adapter
+
+
+@pytest.mark.parametrize("name", ADAPTERS["ddp"])
+def test_a_shipped_adapter_loads_without_its_library_and_has_only_known_methods(name: str) -> None:
+    """A short name stands for an adapter that is checked like a user's own."""
+    assert misnamed(name, "ddp") == ""
+    module, _, attribute = target_of(name, "ddp").partition(":")
+    check_adapter(getattr(importlib.import_module(module), attribute), f"--ddp {name}")
