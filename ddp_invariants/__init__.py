@@ -18,12 +18,29 @@ if TYPE_CHECKING:
     from ddp_invariants.cases.case import Case
     from ddp_invariants.certification import Implementation, certify
     from ddp_invariants.search import strategies
+    from ddp_invariants.search.drawing import cases_of
+    from ddp_invariants.search.given import Ranks
 
 __version__ = "0.1.0"
 
-__all__ = ["Case", "Implementation", "__version__", "certify", "rules", "strategies"]
+__all__ = [
+    "Case",
+    "Implementation",
+    "Ranks",
+    "__version__",
+    "cases_of",
+    "certify",
+    "rules",
+    "strategies",
+]
 
-_HOMES = {"Case": "cases.case", "Implementation": "certification", "certify": "certification"}
+_HOMES = {
+    "Case": "cases.case",
+    "Implementation": "certification",
+    "Ranks": "search.given",
+    "cases_of": "search.drawing",
+    "certify": "certification",
+}
 """The modules of public functions and classes."""
 _MODULES = {"rules": "rules", "strategies": "search.strategies"}
 """The public modules."""

@@ -1,4 +1,4 @@
-"""The pytest plugin: options, header, the trial fixture, and the session's verdict.
+"""The pytest plugin: options, header, the ranks of a test, and the session's verdict.
 
 It also works under pytest-xdist. The main process starts the hosts, loads the implementation once
 to describe it, and hands both to the workers. Each worker has a pool of its own. Workers return
@@ -15,6 +15,7 @@ import pytest
 
 # pytest's record_testsuite_property writes there, too, but no worker of xdist can use it.
 from _pytest.junitxml import xml_key
+from hypothesis import is_hypothesis_test
 
 from ddp_invariants.cases.levels import LEVELS, Level
 from ddp_invariants.discovery.levels import level_of, uncommon
@@ -28,8 +29,10 @@ from ddp_invariants.errors import (
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job
 from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
+from ddp_invariants.search.drawing import drawn_from
+from ddp_invariants.search.given import Property, Ranks
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.search.trial import Trial
+from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.session import ending, options, text
 from ddp_invariants.session.failure_limit import FailureLimit, mark_not_counting
 from ddp_invariants.session.monitor import Monitor, report_properties
@@ -347,11 +350,25 @@ def _is_beyond(violation: Violation, most: Level) -> bool:
     return LEVELS.index(level_of(violation.failure.rule, levels)) > LEVELS.index(most)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Search with a property: a test with `@given` and `ranks` that is named after a rule."""
+    ranks, rule = pyfuncitem.funcargs.get("ranks"), ending.rule_of(pyfuncitem.name)
+    if not (rule and isinstance(ranks, Ranks) and is_hypothesis_test(pyfuncitem.obj)):
+        return None
+    __tracebackhide__ = True
+    fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    ranks.trial.certify(rule, test=Property(pyfuncitem.obj, fixtures))
+    return True
+
+
 @pytest.fixture(scope="session")
-def trial(request: pytest.FixtureRequest) -> Trial:
-    """Return the trial of this process."""
+def ranks(request: pytest.FixtureRequest) -> Generator[Ranks, None, None]:
+    """Give a test the ranks of this process, and have `cases_of` draw for the session."""
     session: SessionState = request.config.stash[STATE]
-    return session.start_trial()
+    trial = session.start_trial()
+    with drawn_from(lambda rule: cases_for(rule, trial.scope)):
+        yield Ranks(trial)
 
 
 @pytest.fixture(scope="session")

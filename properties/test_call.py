@@ -3,19 +3,27 @@
 The wrapper passes on every argument, every result, and the gradients of its inputs.
 """
 
-from ddp_invariants.search.trial import Trial
+from hypothesis import given
+
+from ddp_invariants import Ranks, cases_of
+from ddp_invariants.cases.case import TrainingCase
 
 
-def test_call1_arguments_and_results_pass_through(trial: Trial) -> None:
+@given(case=cases_of("CALL-1"))
+def test_call1_arguments_and_results_pass_through(case: TrainingCase, ranks: Ranks) -> None:
     """The module gets the arguments of the call, and the program gets the module's result."""
-    trial.certify("CALL-1")
+    ranks.check("CALL-1", case)
 
 
-def test_call2_gradients_of_inputs_are_the_unwrapped_modules(trial: Trial) -> None:
+@given(case=cases_of("CALL-2"))
+def test_call2_gradients_of_inputs_are_the_unwrapped_modules(
+    case: TrainingCase, ranks: Ranks
+) -> None:
     """A trained part before the wrapper gets the gradient that it gets before the bare module."""
-    trial.certify("CALL-2")
+    ranks.check("CALL-2", case)
 
 
-def test_call3_steps_are_right_through_another_method(trial: Trial) -> None:
+@given(case=cases_of("CALL-3"))
+def test_call3_steps_are_right_through_another_method(case: TrainingCase, ranks: Ranks) -> None:
     """Steps are right if forwards go through another method that the wrapper offers (CALL-3)."""
-    trial.certify("CALL-3")
+    ranks.check("CALL-3", case)

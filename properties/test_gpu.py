@@ -1,11 +1,15 @@
 """GPU: on a device, results do not depend on the speed of a stream."""
 
-from ddp_invariants.search.trial import Trial
+from hypothesis import given
+
+from ddp_invariants import Ranks, cases_of
+from ddp_invariants.cases.case import TrainingCase
 
 
-def test_gpu1_same_however_slow_a_stream_is(trial: Trial) -> None:
+@given(case=cases_of("GPU-1"))
+def test_gpu1_same_however_slow_a_stream_is(case: TrainingCase, ranks: Ranks) -> None:
     """Results keep every bit when the device is kept busy before each collective or each gradient.
 
     The delay makes a missing wait show every time.
     """
-    trial.certify("GPU-1")
+    ranks.check("GPU-1", case)

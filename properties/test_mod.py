@@ -3,19 +3,25 @@
 Its hooks, names, modes and copies are those of the unwrapped module.
 """
 
-from ddp_invariants.search.trial import Trial
+from hypothesis import given
+
+from ddp_invariants import Ranks, cases_of
+from ddp_invariants.cases.case import TrainingCase
 
 
-def test_mod1_hooks_fire_as_without_the_wrapper(trial: Trial) -> None:
+@given(case=cases_of("MOD-1"))
+def test_mod1_hooks_fire_as_without_the_wrapper(case: TrainingCase, ranks: Ranks) -> None:
     """Forward and backward hooks of the module and its children see the same events."""
-    trial.certify("MOD-1")
+    ranks.check("MOD-1", case)
 
 
-def test_mod2_names_and_modes_are_the_modules(trial: Trial) -> None:
+@given(case=cases_of("MOD-2"))
+def test_mod2_names_and_modes_are_the_modules(case: TrainingCase, ranks: Ranks) -> None:
     """The wrapper lists the module's names, and passes train(), eval() and apply() on."""
-    trial.certify("MOD-2")
+    ranks.check("MOD-2", case)
 
 
-def test_mod3_a_deep_copy_is_independent(trial: Trial) -> None:
+@given(case=cases_of("MOD-3"))
+def test_mod3_a_deep_copy_is_independent(case: TrainingCase, ranks: Ranks) -> None:
     """Altering and training a deep copy of the module changes nothing in the module."""
-    trial.certify("MOD-3")
+    ranks.check("MOD-3", case)

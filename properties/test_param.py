@@ -3,37 +3,50 @@
 After every step all ranks hold the result of single-process training.
 """
 
-from ddp_invariants.search.trial import Trial
+from hypothesis import given
+
+from ddp_invariants import Ranks, cases_of
+from ddp_invariants.cases.case import TrainingCase
 
 
-def test_param1_all_parameters_are_identical_after_every_step(trial: Trial) -> None:
+@given(case=cases_of("PARAM-1"))
+def test_param1_all_parameters_are_identical_after_every_step(
+    case: TrainingCase, ranks: Ranks
+) -> None:
     """All parameters are bitwise identical on all ranks after every step."""
-    trial.certify("PARAM-1")
+    ranks.check("PARAM-1", case)
 
 
-def test_param2_so_is_the_optimizers_state(trial: Trial) -> None:
+@given(case=cases_of("PARAM-2"))
+def test_param2_so_is_the_optimizers_state(case: TrainingCase, ranks: Ranks) -> None:
     """Momentum, moments and step counts are bitwise identical on all ranks."""
-    trial.certify("PARAM-2")
+    ranks.check("PARAM-2", case)
 
 
-def test_param3_the_trajectory_is_that_of_single_process_training(trial: Trial) -> None:
+@given(case=cases_of("PARAM-3"))
+def test_param3_the_trajectory_is_that_of_single_process_training(
+    case: TrainingCase, ranks: Ranks
+) -> None:
     """Every step agrees with the float64 oracle, and bitwise if the arithmetic is exact."""
-    trial.certify("PARAM-3")
+    ranks.check("PARAM-3", case)
 
 
-def test_param4_one_rank_is_plain_training(trial: Trial) -> None:
+@given(case=cases_of("PARAM-4"))
+def test_param4_one_rank_is_plain_training(case: TrainingCase, ranks: Ranks) -> None:
     """At W = 1 the parameters are bitwise those of the same loop without a wrapper."""
-    trial.certify("PARAM-4")
+    ranks.check("PARAM-4", case)
 
 
-def test_param5_frozen_parameters_do_not_move(trial: Trial) -> None:
+@given(case=cases_of("PARAM-5"))
+def test_param5_frozen_parameters_do_not_move(case: TrainingCase, ranks: Ranks) -> None:
     """No optimizer moves a frozen parameter, even with weight decay."""
-    trial.certify("PARAM-5")
+    ranks.check("PARAM-5", case)
 
 
-def test_param6_every_rank_skips_the_same_steps(trial: Trial) -> None:
+@given(case=cases_of("PARAM-6"))
+def test_param6_every_rank_skips_the_same_steps(case: TrainingCase, ranks: Ranks) -> None:
     """With a loss scaler, all ranks skip exactly the steps whose gradients overflow on any rank.
 
     A skipped step moves nothing.
     """
-    trial.certify("PARAM-6")
+    ranks.check("PARAM-6", case)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
@@ -29,6 +28,7 @@ from ddp_invariants.records.verdict import (
     violation_class,
 )
 from ddp_invariants.search import messages
+from ddp_invariants.search.drawing import independent
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.schedules import all_schedules, is_small, late, plain
 from ddp_invariants.situations.poison import Poisoned
@@ -56,18 +56,6 @@ class Asked(NamedTuple):
 
     rule: str
     case: Case
-
-
-def independent(asked: SearchStrategy[Asked]) -> SearchStrategy[Asked]:
-    """Return a strategy for the same cases, each drawn by itself.
-
-    Hypothesis follows each case with up to five that copy parts of it over one another. With equal
-    coins and small numbers such cases are alike: only some twenty of a hundred are independent.
-    Hypothesis leaves collections of unique elements alone, so a case is drawn in one.
-    """
-    return st.lists(asked, min_size=1, max_size=1, unique_by=lambda _: None).map(
-        lambda drawn: drawn[0]
-    )
 
 
 def _shared(case: Case, scope: Scope) -> Iterator[Case]:
@@ -131,24 +119,36 @@ class Search:
             Violation: A case fails.
             Flaky: A case failed once, and not again.
         """
-        options = self.runner.options
-        bounded = settings(
+
+        def property_(asked: Asked) -> None:
+            self.look_at(asked)
+
+        test = given(independent(asked))(property_)
+        seed(self.seed_of(name))(self.bounded(name, count)(test))()
+
+    def bounded(self, name: str, count: int) -> settings:
+        """Return Hypothesis' settings of a search.
+
+        Args:
+            name: As above.
+            count: As above.
+        """
+        return settings(
             max_examples=count,
             database=self._database(name),
             deadline=None,
             report_multiple_bugs=False,
             # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The
             # deadline is the pool's: Hypothesis' cannot end a hang.
-            phases=(Phase.reuse, Phase.generate, Phase.shrink),
+            phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
             suppress_health_check=list(HealthCheck),
             print_blob=False,
         )
-        digest = hashlib.blake2b(f"{options.seed}/{name}".encode(), digest_size=8).digest()
 
-        def property_(asked: Asked) -> None:
-            self.look_at(asked)
-
-        bounded(seed(int.from_bytes(digest, "big"))(given(independent(asked))(property_)))()
+    def seed_of(self, name: str) -> int:
+        """Return the seed of a search, from the session's seed and the search's name."""
+        digest = hashlib.blake2b(f"{self.runner.options.seed}/{name}".encode(), digest_size=8)
+        return int.from_bytes(digest.digest(), "big")
 
     def _database(self, name: str) -> ExampleDatabase | None:
         """Return a database of this search and this implementation.

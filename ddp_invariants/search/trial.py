@@ -8,7 +8,7 @@ evidence, and the ledger keeps their findings.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from hypothesis.errors import Flaky, Unsatisfiable
 from hypothesis.strategies import SearchStrategy
@@ -32,6 +32,7 @@ from ddp_invariants.records.verdict import (
     violation_class,
 )
 from ddp_invariants.search import confirm, messages
+from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.runner import Options, Runner
 from ddp_invariants.search.search import Asked, Search
@@ -47,6 +48,19 @@ ORDINARY_SHARE = 4
 """One in so many cases of a core rule's property is an ordinary case, at least."""
 
 Cases = SearchStrategy[TrainingCase] | SearchStrategy[ShardCase]
+
+
+class Drawing(Protocol):
+    """A test with `@given`, which has Hypothesis draw cases and checks a rule on each."""
+
+    def draw(self, search: Search, name: str, count: int) -> None:
+        """Run the test.
+
+        Args:
+            search: The search that looks at its cases.
+            name: A name of this search that no other search has.
+            count: The largest number of cases.
+        """
 
 
 def _asked(rule: str, cases: SearchStrategy[Any]) -> SearchStrategy[Asked]:
@@ -65,6 +79,7 @@ class Trial(Runner):
 
     Attributes:
         asked: Rules that were to be certified; whoever reports them empties the list.
+        searching: The search for a failure of a rule, while one runs.
     """
 
     def __init__(
@@ -76,13 +91,16 @@ class Trial(Runner):
     ) -> None:
         super().__init__(pool, under_test, options, listen)
         self.asked: list[str] = []
+        self.searching: Search | None = None
 
-    def certify(self, rule: str, cases: Cases | None = None) -> None:
+    def certify(self, rule: str, cases: Cases | None = None, test: Drawing | None = None) -> None:
         """Judge a rule on drawn cases, or on the case to replay.
 
         Args:
             rule: The id of the rule.
             cases: The cases to draw from; None for those of the rule's own property.
+            test: A test that draws the cases itself and checks the rule on each; None for the
+                check alone.
 
         Raises:
             Violation: Of the rule's own class (or LIVE-1's), with the smallest case found,
@@ -94,13 +112,13 @@ class Trial(Runner):
         """
         self.asked.append(rule)
         try:
-            self._try(rule, cases)
+            self._try(rule, cases, test)
         except Exception:
             self.ledger.ended.add(rule)
             raise
         self.ledger.ended.add(rule)  # An interrupted rule has not ended.
 
-    def _try(self, rule: str, cases: Cases | None) -> None:
+    def _try(self, rule: str, cases: Cases | None, test: Drawing | None) -> None:
         """Certify a rule, and enter into the ledger why it was not judged."""
         why = dict(self.scope.deviating).get(rule, "")
         if why:
@@ -111,7 +129,7 @@ class Trial(Runner):
             raise NotJudged(f"{rule} is not claimed: {reason}")
         self.ledger.tested.add(rule)
         try:
-            self._certify(rule, cases)
+            self._certify(rule, cases, test)
         except (Violation, NotJudged):
             raise
         except BaseException:
@@ -147,22 +165,21 @@ class Trial(Runner):
             f"{rule} does not deviate, and was {why}; take the deviation out of its file"
         )
 
-    def _certify(self, rule: str, cases: Cases | None) -> None:
+    def _certify(self, rule: str, cases: Cases | None, test: Drawing | None) -> None:
         """Search for a failure of a rule, and confirm it."""
         if self.options.replay is not None:
             self._judge_alone(rule, self.options.replay)
             return
-        search = Search(self, rule)
+        search = self.searching = Search(self, rule)
         drawn = cases_for(rule, self.scope) if cases is None else cases
         count = -(-self.options.cases // ALL_RULES[rule].costs)
         try:
             if cases is None and ALL_RULES[rule].level == "core":
                 ordinarily = -(-count // ORDINARY_SHARE)
-                self._search_ordinary(search, rule, ordinarily)
+                self._search_ordinary(search, test, ordinarily)
                 count = max(1, count - ordinarily)
-            asked = _asked(rule, drawn)
             for number in range(ROUNDS):
-                search.drive(f"{rule}/{number}", asked, count)
+                self._drive(search, f"{rule}/{number}", drawn, count, test)
                 if not search.missing() or not search.judged:
                     break
             if ALL_RULES[rule].exhausted:
@@ -173,21 +190,39 @@ class Trial(Runner):
             # A flaky failure is repeated now too; the report says how often it shows.
             simplest = confirm.without_a_situation(self, *search.simplest())
             confirm.confirm(self, rule, *simplest)
+        finally:
+            self.searching = None
         search.require_proof()
 
-    def _search_ordinary(self, search: Search, rule: str, count: int) -> None:
+    def _drive(
+        self, search: Search, name: str, drawn: Cases, count: int, test: Drawing | None
+    ) -> None:
+        """Draw cases for a search; a test's `cases_of` its rule draws them.
+
+        Raises:
+            Violation: A case fails.
+            Flaky: A case failed once, and not again.
+        """
+        if test is None:
+            search.drive(name, _asked(search.rule, drawn), count)
+            return
+        with drawn_from(lambda rule: drawn if rule == search.rule else cases_for(rule, self.scope)):
+            test.draw(search, name, count)
+
+    def _search_ordinary(self, search: Search, test: Drawing | None, count: int) -> None:
         """Search ordinary cases, before all others: the level `core` is judged by these alone.
 
         Raises:
             Violation: A case fails.
             Flaky: A case failed once, and not again.
         """
+        rule = search.rule
         needed = (
             {*needed_of_ordinary(ALL_RULES[rule])} - self.scope.unclaimed - self.scope.beyond(rule)
         )
-        cases = cases_for(rule, ordinary(self.scope)).map(plainly)
+        cases: SearchStrategy[Any] = cases_for(rule, ordinary(self.scope)).map(plainly)
         for number in range(ROUNDS):
-            search.drive(f"{rule}/ordinary/{number}", _asked(rule, cases), count)
+            self._drive(search, f"{rule}/ordinary/{number}", cases, count, test)
             entry = self.ledger[rule]
             proved = entry.ordinary >= ENOUGH and needed <= entry.ordinary_met.keys()
             if proved or not search.judged:

@@ -1,9 +1,12 @@
 """The options of a session: their definitions for pytest and for `certify`, and their checks."""
 
 import argparse
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from hypothesis.errors import InvalidArgument
 
 from ddp_invariants.cases.case import LARGEST_WORLD_SIZE, TrainingCase
 from ddp_invariants.cases.levels import LEVELS
@@ -209,6 +212,19 @@ def read_numbers(config: pytest.Config) -> None:
             setattr(config.option, name, values.read(text))
         except NamingError as error:
             raise NamingError(f"--{name.replace('_', '-')} {error}") from None
+    _heed_hypothesis(config)
+
+
+def _heed_hypothesis(config: pytest.Config) -> None:
+    """Take the seed and the number of cases from Hypothesis' options, unless ours give them."""
+    option = config.option
+    seed = config.getoption("--hypothesis-seed", None) or ""
+    if option.seed is None and seed.isdecimal():
+        option.seed = int(seed)
+    name = config.getoption("--hypothesis-profile", None)
+    if option.cases is None and name:
+        with suppress(InvalidArgument):  # Hypothesis itself refuses an unknown name.
+            option.cases = settings.get_profile(name).max_examples
 
 
 def _check_world_size(option: argparse.Namespace) -> None:

@@ -9,7 +9,8 @@ from ddp_invariants.cases.case import Case, ShardCase
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.search.search import Asked, independent
+from ddp_invariants.search.drawing import independent
+from ddp_invariants.search.search import Asked
 from ddp_invariants.search.strategies import cases_for, unlike
 
 

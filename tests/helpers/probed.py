@@ -10,13 +10,13 @@ interpreter, or if it has a file of deviations. The tests of probing itself also
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.result import Discovery, from_plain, to_plain
-from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
@@ -44,45 +44,45 @@ def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _p
     """
 
     def discover(
-        pool: Pool, ddp: Ddp, sampler: Sampler, max_world_size: int, files: Sequence[Path] = ()
+        pool: Pool,
+        ddp: Ddp,
+        sampler: Sampler,
+        max_world_size: int,
+        files: Sequence[Path] = (),
+        *,
+        sides: Collection[probe.Side] = probe.SIDES,
     ) -> Discovery:
+        find = partial(otherwise, pool, ddp, sampler, max_world_size, files)
         on_shared_hosts = all(
             isinstance(host, HostClient) and host.address in addresses
             for host in pool.processes.hosts
         )
         if not on_shared_hosts:
-            return otherwise(pool, ddp, sampler, max_world_size, files)
+            return find(sides=sides)
 
-        def known(
-            implementation: Ddp | Sampler, find: Callable[[], Discovery], *, lasting: bool
-        ) -> Discovery:
+        def known(side: probe.Side, implementation: Ddp | Sampler, *, lasting: bool) -> Discovery:
             key = hashlib.blake2b(
                 repr((implementation, max_world_size)).encode(), digest_size=8
             ).hexdigest()
             path = folder / f"{key}.json"
             if not lasting or not of_the_checkout(implementation.name):
-                return find()
+                return find(sides={side})
             if path.exists():
                 return from_plain(json.loads(path.read_text(encoding="utf-8")))
-            discovery = find()
+            discovery = find(sides={side})
             written = path.with_suffix(f".{os.getpid()}")
             written.write_text(json.dumps(to_plain(discovery)), encoding="utf-8")
             written.replace(path)
             return discovery
 
-        dealing = pool.describe(sampler)
-        wrapped = known(
-            ddp,
-            lambda: probe.of_ddp(pool, ddp, pool.describe(ddp), max_world_size, files),
-            lasting=not (files or ddp.setup or ddp.after or ddp.optimizer),
+        wrapped = (
+            known("ddp", ddp, lasting=not (files or ddp.setup or ddp.after or ddp.optimizer))
+            if "ddp" in sides
+            else find(sides=())
         )
-        sharded = known(
-            sampler,
-            lambda: Discovery(
-                {}, dealing, sampler_probes=of_sampler(pool, sampler, dealing, max_world_size)
-            ),
-            lasting=True,
+        sharded = known("sampler", sampler, lasting=True) if "sampler" in sides else wrapped
+        return replace(
+            wrapped, sampler=pool.describe(sampler), sampler_probes=sharded.sampler_probes
         )
-        return replace(wrapped, sampler=dealing, sampler_probes=sharded.sampler_probes)
 
     return discover

@@ -30,7 +30,8 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.search import places, scale, strategies
 from ddp_invariants.search.coverage import Drawn
-from ddp_invariants.search.search import Asked, independent
+from ddp_invariants.search.drawing import independent
+from ddp_invariants.search.search import Asked
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.asking import WAYS
 

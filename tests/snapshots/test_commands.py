@@ -640,8 +640,11 @@ def test_a_property_of_ones_own_is_a_test_like_any_other(session: Session, tmp_p
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
     (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
     (tmp_path / "test_own.py").write_text(
-        "from own_property import small_buckets\n\n\ndef test_comm100(trial):\n"
-        "    trial.certify('COMM-100', small_buckets())\n"
+        "from hypothesis import given\n"
+        "from own_property import small_buckets\n\n\n"
+        "@given(case=small_buckets())\n"
+        "def test_comm100_keeps_dtypes(case, ranks):\n"
+        "    ranks.check('COMM-100', case)\n"
     )
     words = [
         "test_own.py",

@@ -6,8 +6,9 @@ from ddp_invariants.cases.case import Case, ShardCase
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.search.drawing import independent
 from ddp_invariants.search.scale import LARGE
-from ddp_invariants.search.search import Asked, independent
+from ddp_invariants.search.search import Asked
 from ddp_invariants.search.survey import Plan
 from ddp_invariants.situations import SITUATIONS
 
