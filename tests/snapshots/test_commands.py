@@ -638,14 +638,9 @@ def test_a_rule_of_ones_own_is_certified_and_shrunk_like_any_other(
 def test_a_property_of_ones_own_is_a_test_like_any_other(session: Session, tmp_path: Path) -> None:
     """A user's own property runs in its own folder, and the line that repeats its failure works."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
-    (tmp_path / "own_property.py").write_text((ROOT / "examples" / "own_property.py").read_text())
-    (tmp_path / "test_own.py").write_text(
-        "from hypothesis import given\n"
-        "from own_property import small_buckets\n\n\n"
-        "@given(case=small_buckets())\n"
-        "def test_comm100_keeps_dtypes(case, ranks):\n"
-        "    ranks.check('COMM-100', case)\n"
-    )
+    for name, copied in (("own_property", "own_property"), ("test_own", "session_property")):
+        text = (ROOT / "examples" / f"{copied}.py").read_text()
+        (tmp_path / f"{name}.py").write_text(text)
     words = [
         "test_own.py",
         "--ddp",
