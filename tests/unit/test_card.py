@@ -185,3 +185,13 @@ def test_a_property_that_failed_without_a_verdict_counts_at_every_level() -> Non
     assert exit_status(1, made, levels, "core", {"GRAD-9"}, other_test_failed=False) == 2
     assert exit_status(1, made, levels, "core", (), other_test_failed=True) == 1
     assert exit_status(2, made, levels, "core", (), other_test_failed=False) == 2
+
+
+def test_a_complete_session_that_proves_no_core_is_inconclusive_though_no_test_failed() -> None:
+    """A session of some rules ends with 0 if they hold: it claims no more."""
+    made = ledger(GRAD2={"ordinary": 0})
+    unproved = card(accounts(made))
+    assert exit_status(0, made, unproved, "robust", (), other_test_failed=False) == 2
+    made.ended = made.tested = {"GRAD-2"}
+    partial = card(accounts(made))
+    assert exit_status(0, made, partial, "robust", (), other_test_failed=False) == 0
