@@ -61,6 +61,10 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
         ["--replay", "case.json", "--badge", "badge.json"],
         "--replay judges one case and makes no certificate",
     ),
+    (
+        ["--replay", "case.json", "--propose", "it.toml"],
+        "--replay judges one case and makes no certificate",
+    ),
 ]
 
 

@@ -149,6 +149,7 @@ BY_NAME = {
     "--rules": WRONG_FILES,
     "--certificate": st.sampled_from(["", "it.pdf", "none/it.json", "folder", "binary/it.json"]),
     "--badge": st.sampled_from(["", "folder", "none/badge.json", "binary/badge.json"]),
+    "--propose": st.sampled_from(["", "folder", "none/it.toml", "binary/it.toml"]),
     "--pin": st.sampled_from(["folder", "none/pin.toml", "binary/pin.toml"]),
     "--out": st.sampled_from(["folder", "none/out", "binary/out"]),
     "--scripts": st.sampled_from(["binary", "binary/scripts"]),

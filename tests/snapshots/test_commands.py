@@ -282,6 +282,13 @@ def test_a_comparison_that_cannot_be_written_is_said_to_be_none(tmp_path: Path) 
     assert message.endswith("other.html was not written: there is no certificate")
 
 
+def test_a_proposal_is_about_one_implementation() -> None:
+    """Several names with one declaration file are refused before anything is started."""
+    refused = invoke("certify", "reference", "torch", "--propose", "lacking.toml")
+    assert refused.exit_code == 64
+    assert "--propose writes the declarations of one implementation" in refused.output
+
+
 def test_what_pytest_says_and_what_was_found_make_the_status() -> None:
     """A failure is a violation if it was confirmed, and inconclusive otherwise.
 
