@@ -83,6 +83,10 @@ class UnknownRuleError(ValueError):
     """A rule id that does not exist; the message names close ones."""
 
 
+class MergeError(ValueError):
+    """Files that do not add up; the message is one sentence with the reason."""
+
+
 class BaselineError(ValueError):
     """A file is no baseline, or an incomplete one; the message is one sentence with the reason."""
 

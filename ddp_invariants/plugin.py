@@ -367,7 +367,8 @@ def ranks(request: pytest.FixtureRequest) -> Generator[Ranks, None, None]:
     """Give a test the ranks of this process, and have `cases_of` draw for the session."""
     session: SessionState = request.config.stash[STATE]
     trial = session.start_trial()
-    with drawn_from(lambda rule: cases_for(rule, trial.scope)):
+    own: Any = trial.options.split.own
+    with drawn_from(lambda rule: cases_for(rule, trial.scope).map(own)):
         yield Ranks(trial)
 
 

@@ -18,6 +18,7 @@ _COMMANDS = {
     "compare": "compare",
     "record": "compare",
     "verify": "verify",
+    "merge": "merge",
     "faults": "faults",
     "mutate": "mutate",
     "rules": "rules",

@@ -1,22 +1,25 @@
 """The command faults: measure the judge."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddp_invariants.cli.options import FileOrFolder, Whole, placing
+from ddp_invariants.cli.options import FileOrFolder, Part, Whole, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
 from ddp_invariants.cli.statuses import exit_statuses
-from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
+from ddp_invariants.errors import UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, wanted
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
-from ddp_invariants.report import machine, populations
+from ddp_invariants.report import populations
 from ddp_invariants.search.places import REAL_WORLD_SIZE
+from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
@@ -96,6 +99,15 @@ if TYPE_CHECKING:
     metavar="N",
     help=defaulting("number of processes that search side by side", "one per core"),
 )
+@click.option(
+    "--shard",
+    type=Part(),
+    default=WHOLE,
+    metavar="I/N",
+    help=defaulting(
+        "make the I-th of N parts of the searches; merge adds up what --json prints", "all searches"
+    ),
+)
 @placing
 @with_json
 @click.pass_context
@@ -111,6 +123,7 @@ def faults(
     control_cases: int,
     workers: int,
     *,
+    shard: Split,
     backend: BackendName,
     device: DeviceName | None,
     as_json: bool,
@@ -126,13 +139,14 @@ def faults(
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError
-    from ddp_invariants.proof import measure
+    from ddp_invariants.proof import measure, tables
     from ddp_invariants.proof.catalogue import Catalogue, all_entries, read
     from ddp_invariants.proof.detection import Detection
     from ddp_invariants.proof.generated import CASES, population, right
 
     detections: list[Detection] = []
-    jobs: list[measure.FaultSearch] = []
+    jobs: Sequence[measure.FaultSearch] = []
+    table = tables.planned((), (), {}, "")
     beyond: list[str] = []
     known = Catalogue(())
     try:
@@ -144,11 +158,18 @@ def faults(
             known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
         entries, resolved = known.select(only), wanted(backend, device)
         beyond = [] if resolved.device != "cpu" else [e.name for e in entries if e.needs_device]
-        jobs = measure.searches(
+        every = measure.searches(
             [e for e in entries if e.name not in beyond],
             seeds,
             control_cases,
             cases or (0 if generated is None else CASES),
+        )
+        jobs = shard.deal(every)
+        table = tables.planned(
+            every,
+            jobs,
+            _settled(context.params, resolved),
+            "" if shard.is_whole else str(shard),
         )
         for sentence in known.unread:
             click.echo(f"not read: {sentence}", err=True)
@@ -163,13 +184,27 @@ def faults(
         click.echo(
             f"ddp-invariants: interrupted after {len(detections)} of {len(jobs)} searches", err=True
         )
+    table = replace(
+        table, searches=tuple(detections), unread=tuple(known.unread), beyond=tuple(beyond)
+    )
     if as_json:
-        print_json(machine.detections(detections, known.unread))
+        print_json(tables.to_plain(table))
     else:
         click.echo((report if generated is None else populations).table(detections))
     if beyond:
         click.echo(_not_run(beyond), err=True)
-    context.exit(_status(detections, len(jobs), not_run=bool(beyond)))
+    context.exit(tables.status(table))
+
+
+def _settled(options: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+    """Return the options that decide which searches are made, and how."""
+    numbers = ("generated", "seed", "seeds", "cases", "control_cases")
+    return {
+        **{name: options[name] for name in numbers},
+        "catalogue": options["catalogue"] and options["catalogue"].name,
+        "only": sorted(options["only"]),
+        "backend": str(backend),
+    }
 
 
 def _not_run(beyond: "list[str]") -> str:
@@ -181,7 +216,7 @@ def _not_run(beyond: "list[str]") -> str:
 
 
 def _search(
-    jobs: "list[FaultSearch]", workers: int, backend: Backend, detections: "list[Detection]"
+    jobs: "Sequence[FaultSearch]", workers: int, backend: Backend, detections: "list[Detection]"
 ) -> None:
     """Run the searches, and show the progress.
 
@@ -204,21 +239,3 @@ def _search(
             detections.append(entry)
             if not screen.is_terminal:
                 click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)
-
-
-def _status(detections: "list[Detection]", searches: int, *, not_run: bool) -> int:
-    """Return the exit status.
-
-    Args:
-        detections: The results.
-        searches: The number of searches.
-        not_run: True if a fault was not searched for.
-    """
-    from ddp_invariants.proof.detection import totals
-
-    if not_run and searches == 0:
-        return INCONCLUSIVE
-    if len(detections) < searches:
-        return INTERRUPTED
-    total = totals(detections)
-    return int(total.caught < total.searches or total.wrong > 0 or total.false_violations > 0)

@@ -11,6 +11,7 @@ from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes.backends import BACKENDS, DEVICES
 from ddp_invariants.processes.pool import DEADLINE
+from ddp_invariants.search.split import Split
 from ddp_invariants.session import option_texts
 from ddp_invariants.session.option_values import SECONDS, WORKERS, WholeNumber
 
@@ -44,6 +45,21 @@ class Workers(Whole):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, or `auto`."""
         return value if value == "auto" else super().convert(value, param, ctx)
+
+
+class Part(click.ParamType[Split]):
+    """The type of an option that names a part of a run, such as 3/10."""
+
+    name = "part"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Split:
+        """Return the part; a default is one already."""
+        try:
+            return value if isinstance(value, Split) else Split.read(value)
+        except NamingError as error:
+            self.fail(str(error), param, ctx)
 
 
 class FileOrFolder(click.Path):

@@ -156,6 +156,10 @@ class Inconclusive(AssertionError):
     """A rule without a verdict: evidence missing, a condition unmet, or an unrepeated failure."""
 
 
+class Unproved(Inconclusive):
+    """A rule that nothing speaks against, and that more cases may prove."""
+
+
 class NotJudged(Exception):
     """A rule that does not apply to the implementation, or to the case handed in for replay."""
 

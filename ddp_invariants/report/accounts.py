@@ -63,6 +63,10 @@ class RuleAccount(Strict):
             number of ordinary cases that met it.
         seen_at: Of the cases in which the rule failed, the number by the level of the failure.
         blames: The level of each confirmed violation.
+        lacking: What its own property has not met over the real backend: conditions, or a case on
+            which the rule is judged.
+        doubtful: True if it is inconclusive for a reason that more cases do not mend: a judge
+            crashed, a failure did not repeat, or the implementation refused.
     """
 
     rule: str
@@ -85,6 +89,8 @@ class RuleAccount(Strict):
     ordinary_needs: dict[str, int] = field(default_factory=dict)
     seen_at: dict[str, int] = field(default_factory=dict)
     blames: tuple[Blame, ...] = ()
+    lacking: tuple[str, ...] = ()
+    doubtful: bool = False
 
     @property
     def proved_ordinarily(self) -> bool:
@@ -125,6 +131,8 @@ def account(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount
         {need: entry.ordinary_met[need] for need in ordinary if need not in without},
         dict(entry.seen_at),
         tuple(Blame(*blame) for blame in entry.blamed),
+        tuple(entry.lacking),
+        entry.inconclusive or (verdict == "inconclusive" and not (entry.lacking or entry.seen)),
     )
 
 

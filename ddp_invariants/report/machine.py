@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ from ddp_invariants import __version__
 from ddp_invariants.cases.case import to_json
 from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.records.verdict import Replayed, Violation
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.report.card import LevelAccount, card_of, headline
@@ -185,29 +183,4 @@ def recording(path: Path, head: "Head") -> dict[str, Any]:
         "options": head.options,
         "seed": head.seed,
         "cases": head.cases,
-    }
-
-
-def detections(searches: Sequence[Detection], unread: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the results of the searches for planted faults, with all details.
-
-    Args:
-        searches: The results.
-        unread: A sentence for each part of the catalogue that could not be read.
-    """
-    rows = [
-        {
-            **asdict(detection),
-            "diagnosis": detection.diagnosis,
-            "caught": detection.is_caught,
-            "right_rule": detection.is_right_rule,
-        }
-        for detection in searches
-    ]
-    return {
-        "suite": __version__,
-        "torch": version("torch"),
-        "totals": totals(searches),
-        "searches": rows,
-        "unread": list(unread),
     }

@@ -16,6 +16,7 @@ from ddp_invariants.implementation.spec import Sampler
 from ddp_invariants.invariants.dealing import first_wrong
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.dealings import Dealing
+from ddp_invariants.search.split import WHOLE, Split
 
 MOST_SAMPLES = 40
 MOST_RANKS = 9
@@ -49,14 +50,15 @@ def small_cases(scope: Scope) -> Iterator[ShardCase]:
                     yield case
 
 
-def exhaust(pool: Pool, sampler: Sampler, scope: Scope) -> Exhaustion:
+def exhaust(pool: Pool, sampler: Sampler, scope: Scope, split: Split = WHOLE) -> Exhaustion:
     """Ask a sampler for all small cases, and judge them.
 
     A sampler that reads its rank from its process is not asked: each rank would need a process.
+    The parts of a session that is split deal out the cases among themselves.
     """
     if not scope.has("given_rank") or scope.sampler.layout == "scatter":
         return Exhaustion()
-    cases = list(small_cases(scope))
+    cases = [split.own_dealing(case) for case in split.deal(list(small_cases(scope)))]
     right, wrong = 0, dict[str, list[ShardCase]]()
     dealt = pool.dealings(cases, sampler)
     for case, dealing in zip(cases, dealt, strict=False):

@@ -27,6 +27,9 @@ TENTHS = 10
 Before them stands the count without error, after them the count beyond the bound.
 """
 
+NO_CASE = "a case on which the rule is judged"
+"""The condition that a rule lacks if no case of its own property could be judged."""
+
 
 @dataclass
 class Entry:
@@ -52,7 +55,9 @@ class Entry:
             it applies.
         not_run: Why no case was run as it was asked for: for example, the device does not exist.
             Empty if cases were run.
-        inconclusive: True if its own property ended without a verdict.
+        inconclusive: True if its own property ended without a verdict, and not for the next reason.
+        lacking: What its own property has not met when it ended: conditions that the rule needs,
+            or `NO_CASE`.
         observed: The least and the largest value of a rule that observes and never judges; empty
             for all other rules.
         first_failure: The first case with a failure, and the failure, as plain data: the case may
@@ -75,6 +80,7 @@ class Entry:
     not_claimed: str = ""
     not_run: str = ""
     inconclusive: bool = False
+    lacking: list[str] = field(default_factory=list)
     observed: list[float] = field(default_factory=list)
     first_failure: dict[str, Any] = field(default_factory=dict)
 
@@ -133,6 +139,7 @@ class Entry:
         self.not_claimed = self.not_claimed or entry.not_claimed
         self.not_run = self.not_run or entry.not_run
         self.inconclusive |= entry.inconclusive
+        self.lacking = self.lacking or entry.lacking
         self.first_failure = self.first_failure or entry.first_failure
 
     @property
@@ -143,7 +150,7 @@ class Entry:
         """
         if self.confirmed:
             return Verdict.VIOLATED
-        if self.seen or self.inconclusive:
+        if self.seen or self.inconclusive or self.lacking:
             return Verdict.INCONCLUSIVE
         if self.not_run:
             return Verdict.NOT_RUN
@@ -260,7 +267,9 @@ class Ledger:
         prove nothing by themselves.
         """
         entry = self.entries.get(rule, Entry())
-        nothing_against = not (entry.confirmed or entry.seen or entry.inconclusive or entry.not_run)
+        nothing_against = not (
+            entry.confirmed or entry.seen or entry.inconclusive or entry.lacking or entry.not_run
+        )
         if nothing_against and rule not in self.ended:
             return "not finished" if rule in self.tested else "not tested"
         return (

@@ -19,6 +19,7 @@ from ddp_invariants.search.history import failing_after_others
 from ddp_invariants.search.journal import Journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import REAL_WORLD_SIZE, Places
+from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.search.timings import surer
 from ddp_invariants.situations.earlier import MOST_RUNS
 
@@ -33,7 +34,7 @@ class Options:
     """The options of a trial.
 
     Attributes:
-        cases: Cases per property.
+        cases: Cases per property; if the session is split, those of this part.
         seed: Seed of the search. The seed and a property's rule fix which cases are drawn.
         isolation: `pooled` keeps ranks between cases; `fresh` starts new processes and groups for
             each case.
@@ -45,6 +46,7 @@ class Options:
             the user called `certify`.
         journal: The findings of an earlier attempt, if an elastic launcher started the job again;
             otherwise None.
+        split: The part of a session that is split.
     """
 
     cases: int = 100
@@ -55,6 +57,7 @@ class Options:
     database: Path | None = None
     command: str = "pytest properties/"
     journal: Journal | None = None
+    split: Split = WHOLE
 
 
 class Runner:
@@ -99,8 +102,8 @@ class Runner:
 
     @cached_property
     def exhaustion(self) -> Exhaustion:
-        """All small cases of the sampler; they are asked for once."""
-        return exhaust(self.pool, self.under_test.sampler, self.scope)
+        """All small cases of the sampler, or this part's; they are asked for once."""
+        return exhaust(self.pool, self.under_test.sampler, self.scope, self.options.split)
 
     @property
     def scope(self) -> Scope:

@@ -21,14 +21,15 @@ from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import (
     Failure,
     Finding,
-    Inconclusive,
     NotJudged,
     Sighting,
+    Unproved,
     Violation,
     violation_class,
 )
 from ddp_invariants.search import messages
 from ddp_invariants.search.drawing import independent
+from ddp_invariants.search.ledger import NO_CASE
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.schedules import all_schedules, is_small, late, plain
 from ddp_invariants.situations.poison import Poisoned
@@ -123,7 +124,9 @@ class Search:
         def property_(asked: Asked) -> None:
             self.look_at(asked)
 
-        test = given(independent(asked))(property_)
+        split = self.runner.options.split
+        own = asked.map(lambda drawn: drawn._replace(case=split.own(drawn.case)))
+        test = given(independent(own))(property_)
         seed(self.seed_of(name))(self.bounded(name, count)(test))()
 
     def bounded(self, name: str, count: int) -> settings:
@@ -147,7 +150,9 @@ class Search:
 
     def seed_of(self, name: str) -> int:
         """Return the seed of a search, from the session's seed and the search's name."""
-        digest = hashlib.blake2b(f"{self.runner.options.seed}/{name}".encode(), digest_size=8)
+        options = self.runner.options
+        about = name if options.split.is_whole else f"{options.split}/{name}"
+        digest = hashlib.blake2b(f"{options.seed}/{about}".encode(), digest_size=8)
         return int.from_bytes(digest.digest(), "big")
 
     def _database(self, name: str) -> ExampleDatabase | None:
@@ -163,11 +168,13 @@ class Search:
         return DirectoryBasedExampleDatabase(folder / about / name)
 
     def look_at(self, asked: Asked) -> None:
-        """Judge one case.
+        """Judge one case; the explicit examples of a test belong to one part of a session alone.
 
         Raises:
             Violation: The rule fails.
         """
+        if not self.runner.options.split.owns(asked.case):
+            return
         # A case that failed fails again without a run: a rare failure is not `Flaky` to Hypothesis.
         failure = self.failing[asked] if asked in self.failing else self._failure(asked)
         if failure is not None:
@@ -300,16 +307,19 @@ class Search:
         improved = self._by_meaning = True
         while improved:
             improved = False
-            for candidate in (
-                *(() if self.rule else _shared(case, self.runner.scope)),
-                *simpler(case),
-            ):
+            for candidate in self._plainer(case):
                 asked = Asked(rule, candidate)
                 seen = self.failing[asked] if asked in self.failing else self._failure(asked)
                 if seen is not None and (seen.rule == failure.rule or not self.rule):
                     failure, case, improved = seen, candidate, True
                     break
         return self._real(rule, failure, case)
+
+    def _plainer(self, case: Case) -> Iterator[Case]:
+        """Yield simpler cases, of a session that is split only those of this part."""
+        if not self.rule:
+            yield from _shared(case, self.runner.scope)
+        yield from filter(self.runner.options.split.owns, simpler(case))
 
     def _real(self, rule: str, failure: Failure, case: Case) -> tuple[Failure, Case]:
         """Return the simplest case that fails over the real backend, too.
@@ -346,7 +356,7 @@ class Search:
         """Check that the rule met the situations it needs.
 
         Raises:
-            Inconclusive: It did not.
+            Unproved: It did not.
             NotJudged: It met all but those that take more ranks than there are.
         """
         rule, scope, entry = ALL_RULES[self.rule], self.runner.scope, self.runner.ledger[self.rule]
@@ -361,12 +371,14 @@ class Search:
         if beyond and not refused and (not missing or not self.judged):
             entry.not_run = f"not with {', '.join(sorted(beyond))}: {scope.bounded}"
             raise NotJudged(f"{self.rule} is not run: {entry.not_run}")
-        if self.rule in self.runner.places.met and not missing and not refused:
+        proved = self.rule in self.runner.places.met
+        if proved and not missing and not refused:
             return
-        entry.inconclusive = True
+        entry.lacking = missing or ([] if proved else [NO_CASE])
+        entry.inconclusive |= refused
         reasons = [
             f"{count} times: {reason}"
             for reason, count in sorted(self.reasons.items(), key=lambda r: -r[1])[:3]
         ]
         name = self.runner.under_test.about(self.rule)
-        raise Inconclusive(messages.unproved(self.rule, name, self.judged, missing, reasons))
+        raise Unproved(messages.unproved(self.rule, name, self.judged, missing, reasons))

@@ -28,6 +28,7 @@ from ddp_invariants.records.verdict import (
     Inconclusive,
     NotJudged,
     Surveyed,
+    Unproved,
     Violation,
     violation_class,
 )
@@ -130,7 +131,7 @@ class Trial(Runner):
         self.ledger.tested.add(rule)
         try:
             self._certify(rule, cases, test)
-        except (Violation, NotJudged):
+        except (Violation, NotJudged, Unproved):
             raise
         except BaseException:
             self.ledger[rule].inconclusive = True
@@ -206,7 +207,10 @@ class Trial(Runner):
         if test is None:
             search.drive(name, _asked(search.rule, drawn), count)
             return
-        with drawn_from(lambda rule: drawn if rule == search.rule else cases_for(rule, self.scope)):
+        own: Callable[[Case], Case] = self.options.split.own
+        with drawn_from(
+            lambda rule: (drawn if rule == search.rule else cases_for(rule, self.scope)).map(own)
+        ):
             test.draw(search, name, count)
 
     def _search_ordinary(self, search: Search, test: Drawing | None, count: int) -> None:

@@ -16,6 +16,7 @@ from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes import backends, job
 from ddp_invariants.records import reading
 from ddp_invariants.search.places import SIMULATED_WORLD_SIZE
+from ddp_invariants.search.split import Split
 from ddp_invariants.session import option_texts, option_values, selection
 from ddp_invariants.session.outputs import OutputFiles
 
@@ -76,6 +77,16 @@ def _add_search(group: pytest.OptionGroup) -> None:
         default=None,
         metavar="N",
         help=defaulting(option_texts.SEED, "a new one, which is printed"),
+    )
+    group.addoption(
+        "--shard",
+        default=None,
+        metavar="I/N",
+        help=defaulting(
+            "draw the I-th of N parts of the session, which share no case; --seed is needed, and "
+            "merge adds the N certificates up",
+            "the whole session",
+        ),
     )
 
 
@@ -178,6 +189,7 @@ def check(config: pytest.Config) -> None:
     backends.wanted(option.backend, option.device)
     selection.check(config)
     output_files(config).check()
+    _check_split(option)
     for file in option.deviations:  # Read before any rank starts; the probes read them again.
         deviations.read(Path(file))
     if option.replay is not None and (option.certificate or option.badge or option.propose):
@@ -212,6 +224,8 @@ def read_numbers(config: pytest.Config) -> None:
             setattr(config.option, name, values.read(text))
         except NamingError as error:
             raise NamingError(f"--{name.replace('_', '-')} {error}") from None
+    if config.option.shard is not None:
+        config.option.shard = Split.read(config.option.shard)
     _heed_hypothesis(config)
 
 
@@ -225,6 +239,19 @@ def _heed_hypothesis(config: pytest.Config) -> None:
     if option.cases is None and name:
         with suppress(InvalidArgument):  # Hypothesis itself refuses an unknown name.
             option.cases = settings.get_profile(name).max_examples
+
+
+def _check_split(option: argparse.Namespace) -> None:
+    """Refuse a part of a session whose other parts would not fit it."""
+    if option.shard is None:
+        return
+    if option.seed is None or option.replay is not None:
+        raise CaseError(
+            f"--shard {option.shard} needs --seed, the same for all parts"
+            if option.replay is None
+            else "--replay judges one case, which cannot be split: leave out --shard"
+        )
+    option.shard.cases(option.cases or PROFILES[option.profile])
 
 
 def _check_world_size(option: argparse.Namespace) -> None:

@@ -158,6 +158,15 @@ def _written(path: Path, kind: str, certificate: Certificate) -> str:
         with path.open("a", encoding="utf-8") as file:
             file.write(markdown(certificate))
         return f"summary: {path}"
+    return write_certificate(path, certificate)
+
+
+def write_certificate(path: Path, certificate: Certificate) -> str:
+    """Write a certificate and its page, and return a line that says so.
+
+    Raises:
+        OSError: A file cannot be written.
+    """
     # Imported here: only a page needs it.
     from ddp_invariants.report.certificate.page import render
 

@@ -29,6 +29,7 @@ from ddp_invariants.report.certificate.from_session import SessionSettings
 from ddp_invariants.search import journal
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import SIMULATED_WORLD_SIZE
+from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.session import ending
 from ddp_invariants.session.monitor import Monitor
@@ -156,6 +157,7 @@ class SessionState:
             option.max_world_size,
             option.isolation,
             str(self.backend),
+            "" if self.split.is_whole else str(self.split),
         )
 
     def _open_journal(self) -> None:
@@ -199,8 +201,9 @@ class SessionState:
         names += [self.backend.options] if self.backend.options else []
         names += [f"--deadline {option.deadline}"] if option.deadline else []
         return Options(
-            cases=option.cases or PROFILES[option.profile],
+            cases=self.split.cases(option.cases or PROFILES[option.profile]),
             seed=self.shared["seed"],
+            split=self.split,
             isolation=option.isolation,
             replay=None if option.replay is None else reading.read(Path(option.replay)),
             store=Path(".ddp-invariants"),
@@ -228,6 +231,11 @@ class SessionState:
     def under_test(self) -> tuple[Ddp, Sampler]:
         """The named DDP and sampler."""
         return named(vars(self.config.option))
+
+    @property
+    def split(self) -> Split:
+        """The part of the session that the options ask for."""
+        return self.config.option.shard or WHOLE
 
     @property
     def backend(self) -> backends.Backend:

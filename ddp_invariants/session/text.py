@@ -20,6 +20,7 @@ def header(state: SessionState) -> list[str]:
         f"replay {option.replay}"
         if option.replay
         else f"profile {option.profile}, {cases} cases per property"
+        + (f", of which shard {option.shard} draws its part" if option.shard else "")
     )
     lines.append(
         f"ddp-invariants {__version__}, torch {shared['torch']}, backend {state.backend}, "

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from readme import json_keys
 
 from ddp_invariants.cli import main
+from ddp_invariants.proof import tables
 from ddp_invariants.proof.mutants.judging import Judged
 from ddp_invariants.proof.mutants.operators import mutants as mutants_of
 from ddp_invariants.records.verdict import Failure, Outcome, Replayed, Violation
@@ -78,7 +79,7 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
         "record": machine.recording(
             Path("it.gz"), Head("0.1", 1, here, Offer({}, {}, {}, {}), "", 0, 3)
         ),
-        "faults": machine.detections([]),
+        "faults": tables.to_plain(tables.planned((), (), {}, "")),
         "mutate": mutants.document([Judged(mutants_of(ALTERED)[0], "killed")], "a", "a.py"),
         "demo": machine.demonstration(ledger(), ["GRAD-2"], "wrong", None),
     }

@@ -71,6 +71,7 @@ class Setting(Strict):
         isolation: The isolation between cases: whether ranks are kept.
         began: Start time, as ISO 8601 in UTC.
         seconds: Duration.
+        shard: The part of a session that was split, as "3/10"; empty if it is whole.
     """
 
     suite: str
@@ -89,6 +90,7 @@ class Setting(Strict):
     isolation: str
     began: str
     seconds: float
+    shard: str = ""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,25 @@ class Properties(Strict):
 
 
 @dataclass(frozen=True)
+class Part(Strict):
+    """A certificate of a part of a session, which was merged into another certificate.
+
+    Attributes:
+        shard: The part, as "3/10".
+        digest: The digest of its certificate.
+        cases: Number of cases judged.
+        began: Start time, as ISO 8601 in UTC.
+        command: The command that started the part.
+    """
+
+    shard: str
+    digest: str
+    cases: int
+    began: str
+    command: str
+
+
+@dataclass(frozen=True)
 class Certificate(Strict):
     """All data of a certificate.
 
@@ -175,6 +196,7 @@ class Certificate(Strict):
         dealt: Of all small cases of the sampler, the number that looked right, and the number of
             all; empty if they were not asked for.
         schedules: For each small case of which all schedules were run, their number.
+        parts: The certificates that were merged into this one; empty if none were.
         digest: SHA-256 over all other fields.
     """
 
@@ -197,6 +219,7 @@ class Certificate(Strict):
     not_simulated: str
     dealt: tuple[int, ...]
     schedules: tuple[int, ...]
+    parts: tuple[Part, ...] = ()
     form: int = FORM
     kind: Literal["certificate"] = "certificate"
     digest: str = ""

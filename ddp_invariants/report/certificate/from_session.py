@@ -42,6 +42,7 @@ class SessionSettings:
     max_world_size: int
     isolation: str
     backend: str
+    shard: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ def _setting(discovery: Discovery, run: SessionRun) -> Setting:
         run.settings.isolation,
         run.began,
         run.seconds,
+        run.settings.shard,
     )
 
 

@@ -8,6 +8,7 @@ from ddp_invariants.report import card
 from ddp_invariants.report.accounts import RuleAccount, RuleVerdict
 from ddp_invariants.report.certificate.certificate import (
     Certificate,
+    Setting,
     Subject,
 )
 from ddp_invariants.search.messages import exhausted, explored
@@ -82,7 +83,7 @@ def verification(certificate: Certificate) -> str:
         f"{setting.processor}, {setting.machine}"
     )
     how = (
-        f"seed {setting.seed}, {setting.cases} cases per property, {certificate.cases:,} judged, "
+        f"seed {setting.seed}, {extent(setting)}, {certificate.cases:,} judged, "
         f"world sizes to {setting.max_world_size}, isolation {setting.isolation}, {setting.began}"
     )
     rows: list[tuple[str, str]] = [
@@ -91,6 +92,7 @@ def verification(certificate: Certificate) -> str:
     ]
     rows = [*((level.level, card.words(level)) for level in certificate.card), *rows]
     rows += [("by", by), ("how", how), ("where", where(certificate))]
+    rows += [("parts", parts(certificate))] if certificate.parts else []
     rows += [("rules", counted(certificate))]
     rows += [("without", certificate.without)] if certificate.without else []
     rows += [("partial", reason) for reason in certificate.partial]
@@ -110,6 +112,17 @@ def verification(certificate: Certificate) -> str:
     return "\n".join(
         [headline(certificate), *(_row(label, printable(text)) for label, text in rows)]
     )
+
+
+def extent(setting: Setting) -> str:
+    """Return the number of cases per property in words, and the part of them that was drawn."""
+    shard = f", of which shard {setting.shard} drew its part" if setting.shard else ""
+    return f"{setting.cases} cases per property{shard}"
+
+
+def parts(certificate: Certificate) -> str:
+    """Return the certificates that were merged into one, by their digests."""
+    return ", ".join(f"{part.shard} is {part.digest[:16]}" for part in certificate.parts)
 
 
 def where(certificate: Certificate) -> str:

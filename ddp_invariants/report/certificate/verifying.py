@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddp_invariants.discovery.levels import level_of, uncommon
-from ddp_invariants.errors import CertificateError, NoCertificateFileError
+from ddp_invariants.errors import CertificateError, MergeError, NoCertificateFileError
 from ddp_invariants.records.violation import identifier
 from ddp_invariants.report.accounts import RuleAccount
 from ddp_invariants.report.card import card
@@ -25,6 +25,7 @@ from ddp_invariants.report.certificate.certificate import (
     to_json,
 )
 from ddp_invariants.report.certificate.text import printable
+from ddp_invariants.search.split import in_order
 
 MOST_READ = 32 << 20
 """Largest number of bytes that are read; a page with all its pictures has about two MiB."""
@@ -183,6 +184,7 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
             f"it counts {certificate.cases} cases, but the counts by size sum to "
             f"{sum(certificate.sizes.values())}"
         )
+    yield from _of_parts(certificate)
     for account in certificate.rules:
         sentences = (*_of_a_rule(certificate, account), *_of_levels(account))
         yield from (f"{account.rule} {sentence}" for sentence in sentences)
@@ -190,6 +192,21 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
         yield from _of_a_violation(certificate, violation)
     if certificate.card != card(certificate.rules):
         yield "its card differs from the card that follows from its rules"
+
+
+def _of_parts(certificate: Certificate) -> Iterator[str]:
+    """Yield the impossible statements about the parts of a session that was split."""
+    parts = certificate.parts
+    if not parts:
+        return
+    try:
+        in_order([part.shard for part in parts], parts)
+    except MergeError as error:
+        yield f"of its parts, {error}"
+    if len({part.digest for part in parts}) < len(parts):
+        yield "two of its parts have the same digest"
+    if sum(part.cases for part in parts) != certificate.cases or certificate.setting.shard:
+        yield f"it counts {certificate.cases} cases, which are not those of its parts"
 
 
 def _of_a_violation(certificate: Certificate, violation: ViolationAccount) -> Iterator[str]:
