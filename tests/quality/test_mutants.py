@@ -166,10 +166,10 @@ def test_mutants_of_the_reference_sampler_are_judged(pool: Pool, tmp_path: Path)
 
 
 def test_mutants_of_the_reference_wrapper_are_judged(pool: Pool, tmp_path: Path) -> None:
-    """A wrapper that packs nothing has nothing to send, and crashes."""
-    name = "DistributedDataParallel._launch: statement: bucket.flat = self._packed(bucket) -> pass"
+    """A wrapper that writes no mean back leaves each rank its own gradients."""
+    name = "DistributedDataParallel._finish: statement: self._write_back(bucket) -> pass"
     (result,) = _judged(pool, tmp_path, WRAPPER, [name], 8)
-    assert (result.result, result.rule) == ("killed", "LIVE-1")
+    assert (result.result, result.rule) == ("killed", "GRAD-1")
 
 
 def test_every_explanation_names_a_mutant() -> None:
