@@ -242,7 +242,8 @@ class Pool:
         """Run a training case with all its ranks in one process, one rank at a time.
 
         Returns:
-            The evidence; None if the implementation cannot be simulated (`not_simulated`).
+            The evidence; None if the case cannot be simulated, or no case of the implementation can
+            (`not_simulated`).
 
         Raises:
             HarnessError: The harness failed; nothing follows for the implementation.
@@ -289,7 +290,8 @@ class Pool:
         ):
             self.processes.end(SIMULATOR)
         if header.get("refused"):
-            self.not_simulated[ddp] = str(header["refused"])
+            if header["for_good"]:
+                self.not_simulated[ddp] = str(header["refused"])
             return None
         try:
             return simulated_evidence(case, header, answer.blob)

@@ -238,7 +238,7 @@ class Rank:
         assert isinstance(case, cases.TrainingCase)
         refused = simulation.supported()
         if refused:
-            return {"refused": refused}, b""
+            return {"refused": refused, "for_good": True}, b""
         driver = self.driver(request["ddp"])
         world = simulation.World(case, driver, request["number"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
@@ -249,6 +249,7 @@ class Rank:
         changed = [] if outcome.stuck or outcome.refused else _changed(self.surroundings, counts)
         return {
             "refused": outcome.refused,
+            "for_good": outcome.for_good,
             "ranks": outcome.headers,
             "sizes": [len(blob) for blob in outcome.blobs],
             "stuck": outcome.stuck,

@@ -52,6 +52,7 @@ class Outcome:
         calls: Their last calls.
         late: True if they took too long; otherwise none of them could run.
         refused: Why the case cannot be simulated; empty if it can.
+        for_good: True if no case of the implementation can be, for that reason.
         failed: An error of the harness itself.
     """
 
@@ -62,6 +63,7 @@ class Outcome:
     calls: dict[int, Any] = field(default_factory=dict)
     late: bool = False
     refused: str = ""
+    for_good: bool = True
     failed: BaseException | None = None
 
 
@@ -117,7 +119,7 @@ class World:
                 outcome.stuck, outcome.late = taken.unended(), late
                 break
         promises.end()
-        outcome.refused = taken.refused
+        outcome.refused, outcome.for_good = taken.refused, taken.for_good
         outcome.stuck = outcome.stuck or taken.stuck
         if outcome.stuck:
             outcome.stacks = taken.stacks()

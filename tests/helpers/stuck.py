@@ -125,3 +125,12 @@ class Sleeps(OnRankOne):
     def different(self) -> None:
         """Sleep."""
         time.sleep(10**6)
+
+
+class SendsAnExpandedTensor(Reference):
+    """Sends a tensor whose elements share memory, if the model has more than one parameter."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        if len([*module.parameters()]) > 1:
+            dist.broadcast(torch.ones(1).expand(3), 0)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,14 @@ def test_communication_from_a_thread_is_refused(pool: Pool) -> None:
     ddp = Ddp(f"{STUCK}:FromAThread")
     assert pool.simulate(CASE, ddp) is None
     assert pool.not_simulated[ddp] == "it communicates from threads of its own"
+
+
+def test_a_case_that_no_simulation_shows_leaves_others_simulated(pool: Pool) -> None:
+    """The result of gloo for elements that share memory is its own: such a case is real, others not."""
+    ddp, single = Ddp(f"{STUCK}:SendsAnExpandedTensor"), Model(2, (Layer("linear", 2, bias=False),))
+    assert pool.simulate(CASE, ddp) is None
+    assert ddp not in pool.not_simulated
+    assert pool.simulate(replace(CASE, model=single), ddp) is not None
 
 
 @pytest.mark.parametrize("name", ["Loops", "Sleeps"])

@@ -46,7 +46,7 @@ def require_sent(turns: Turns, kind: str, tensors: Sequence[Tensor]) -> None:
         if tensor.device.type != "cpu":
             turns.refuse(f"it sends tensors on the device {tensor.device.type}")
         if not sparse and _overlaps(tensor):
-            turns.refuse("it sends tensors whose elements share memory")
+            turns.refuse("it sends tensors whose elements share memory", for_good=False)
 
 
 def _overlaps(tensor: Tensor) -> bool:

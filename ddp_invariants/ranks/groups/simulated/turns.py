@@ -54,6 +54,7 @@ class Turns:
         running: The rank that runs; -1 before the first and after the last.
         stuck: What each rank waits for, if no rank can run; otherwise empty.
         refused: Why the case cannot be simulated; empty if it can.
+        for_good: True if no case of the implementation can be, for that reason.
     """
 
     def __init__(self, size: int, order: Order, swap: Callable[[int, int], None]) -> None:
@@ -66,7 +67,7 @@ class Turns:
         self._now = 0.0
         self.running = -1
         self.stuck: dict[int, str] = {}
-        self.refused = ""
+        self.refused, self.for_good = "", True
 
     # The side of the thread that runs the simulation.
 
@@ -140,13 +141,18 @@ class Turns:
         self._pause(lambda: self._now >= seat.wakes, "a delay")
         seat.wakes = 0.0
 
-    def refuse(self, reason: str) -> NoReturn:
+    def refuse(self, reason: str, *, for_good: bool = True) -> NoReturn:
         """End the simulation: only real processes can show what comes next.
+
+        Args:
+            reason: The reason.
+            for_good: Whether it holds for all cases of the implementation, or for this one alone.
 
         Raises:
             NotSimulated: Always.
         """
-        self.refused = self.refused or reason
+        if not self.refused:
+            self.refused, self.for_good = reason, for_good
         raise NotSimulated(self.refused)
 
     def _require_rank(self) -> None:
