@@ -124,14 +124,14 @@ def report_card(levels: Iterable[LevelAccount]) -> str:
     return "\n".join(_field(level.level, words(level)) for level in levels)
 
 
-def judged_without(discovery: Discovery) -> str:
+def left_out_of(discovery: Discovery) -> str:
     """Return a line with the capabilities that no case contains; empty for none."""
     probed = (*discovery.ddp_probes, *discovery.sampler_probes)
     names = left_out(
         (probe.capability, "declared unsupported" if probe.declared else probe.standing.value)
         for probe in probed
     )
-    return _field("judged without", names) if names else ""
+    return _field("left out", names) if names else ""
 
 
 def summary(ledger: Ledger, order: list[str]) -> str:

@@ -53,7 +53,7 @@ def summary(state: SessionState) -> list[str]:
         paragraphs = [
             terminal.report_card(levels),
             "" if replayed else _decided(state),
-            terminal.judged_without(state.discovery),
+            terminal.left_out_of(state.discovery),
             *paragraphs,
             terminal.capabilities(state.discovery),
             terminal.passing_failures(state.passing_failures),
