@@ -26,6 +26,7 @@ from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.training import recorder
 from ddp_invariants.ranks.training import run as training
+from ddp_invariants.ranks.training.effects import draws
 from ddp_invariants.search.strategies import cases_for
 
 RULES = (
@@ -108,6 +109,7 @@ if __name__ == "__main__":
         -1
     )  # Otherwise, FakeTensor would keep the value of a one-element tensor and compute with it.
     recorder._bits = bits
+    draws._draw = lambda *_: None  # What a program draws has no value here.
     run()
     sys.stdout.write(json.dumps(seen))
     sys.stdout.flush()

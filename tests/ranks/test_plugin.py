@@ -218,7 +218,7 @@ def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:
         "--isolation",
         "fresh",
         "--cases",
-        "8",
+        "12",
         "--seed",
         "3",
     )

@@ -87,5 +87,6 @@ class ProgramDraws(Effect):
 
 
 def _draw(record: Record, step: int) -> None:
-    numbers = torch.empty(_NUMBERS, dtype=torch.int64).random_().tolist()
+    # An exported script draws as many before each step.
+    numbers = torch.empty(_NUMBERS, dtype=torch.int64, device="cpu").random_().tolist()
     record.facts.setdefault("program_draws", []).append((step, numbers))
