@@ -1,30 +1,25 @@
 """The command faults: measure the judge."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ddp_invariants.cli.options import FileOrFolder, Part, Whole, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
+from ddp_invariants.cli.searching import say_interrupted, search, with_workers
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, wanted
-from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.report import detections as report
 from ddp_invariants.report import populations
 from ddp_invariants.search.places import REAL_WORLD_SIZE
 from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.session import option_values
-
-if TYPE_CHECKING:
-    from ddp_invariants.proof.detection import Detection
-    from ddp_invariants.proof.measure import FaultSearch
 
 
 @click.command(
@@ -92,13 +87,7 @@ if TYPE_CHECKING:
     metavar="N",
     help=defaulting("number of cases for all controls together", 2000),
 )
-@click.option(
-    "--workers",
-    type=Whole(option_values.COUNT),
-    default=os.cpu_count() or 1,
-    metavar="N",
-    help=defaulting("number of processes that search side by side", "one per core"),
-)
+@with_workers
 @click.option(
     "--shard",
     type=Part(),
@@ -176,14 +165,12 @@ def faults(
         if resolved.device != "cpu":
             with ranks(backend, device, REAL_WORLD_SIZE):
                 pass  # Only to check that they can be had.
-        _search(jobs, workers, resolved, detections)
+        search(jobs, workers, resolved, detections)
     except (*UNUSABLE_INPUT, CatalogueError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     except KeyboardInterrupt:
-        click.echo(
-            f"ddp-invariants: interrupted after {len(detections)} of {len(jobs)} searches", err=True
-        )
+        say_interrupted(jobs, detections)
     table = replace(
         table, searches=tuple(detections), unread=tuple(known.unread), beyond=tuple(beyond)
     )
@@ -213,29 +200,3 @@ def _not_run(beyond: "list[str]") -> str:
         f"not run: {', '.join(beyond)}: these faults show only on a device, and the tensors are on "
         "the CPU"
     )
-
-
-def _search(
-    jobs: "Sequence[FaultSearch]", workers: int, backend: Backend, detections: "list[Detection]"
-) -> None:
-    """Run the searches, and show the progress.
-
-    Args:
-        jobs: The searches.
-        workers: The number of processes that search.
-        backend: The backend of the ranks.
-        detections: Receives each result as its search ends: an interrupt loses none.
-    """
-    # Imported here, as above.
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from ddp_invariants.proof import measure
-
-    screen = Console(stderr=True)
-    with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-        searches = measure.measure(hosts.addresses, jobs, workers, backend)
-        for entry in progress.track(searches, len(jobs), description="searching"):
-            detections.append(entry)
-            if not screen.is_terminal:
-                click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)

@@ -1,6 +1,5 @@
 """The command mutate: measure the judge on mutants of real code."""
 
-import os
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,11 +9,11 @@ import click
 
 from ddp_invariants.cli.options import Whole
 from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.searching import say_interrupted, search, with_workers
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.processes.backends import ON_THE_CPU
-from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
@@ -95,13 +94,7 @@ class Operator(click.ParamType[str]):
     metavar="N",
     help=defaulting("largest number of cases for each mutant", CASES),
 )
-@click.option(
-    "--workers",
-    type=Whole(option_values.COUNT),
-    default=os.cpu_count() or 1,
-    metavar="N",
-    help=defaulting("number of processes that search side by side", "one per core"),
-)
+@with_workers
 @with_json
 @click.pass_context
 def mutate(
@@ -139,7 +132,7 @@ def mutate(
         with TemporaryDirectory() as folder:
             entries = judging.entries(of, original, altered, Path(folder))
             searches = [FaultSearch(entry, seed, cases) for entry in entries]
-            detections = _search(searches, workers)
+            detections = _by_name(searches, workers)
             unaltered = detections.get(entries[0].name)
             for entry, mutant in zip(entries[1:], altered, strict=True):
                 if unaltered is not None and entry.name in detections:
@@ -155,31 +148,14 @@ def mutate(
     context.exit(_status(results, len(altered), unaltered))
 
 
-def _search(searches: "list[FaultSearch]", workers: int) -> "dict[str, Detection]":
-    """Run the searches, show the progress, and return the results by name.
-
-    An interrupt ends the searches, and keeps the results so far.
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from ddp_invariants.proof import measure
-    from ddp_invariants.proof.detection import Detection
-    from ddp_invariants.report.detections import line
-
-    screen, done = Console(stderr=True), dict[str, Detection]()
+def _by_name(searches: "list[FaultSearch]", workers: int) -> "dict[str, Detection]":
+    """Run the searches, and return the results by name; an interrupt keeps those so far."""
+    done: list[Detection] = []
     try:
-        with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-            found = measure.measure(hosts.addresses, searches, workers, ON_THE_CPU)
-            for detection in progress.track(found, len(searches), description="searching"):
-                done[detection.planted.name] = detection
-                if not screen.is_terminal:
-                    click.echo(f"{len(done)}/{len(searches)} {line(detection)}", err=True)
+        search(searches, workers, ON_THE_CPU, done)
     except KeyboardInterrupt:
-        click.echo(
-            f"ddp-invariants: interrupted after {len(done)} of {len(searches)} searches", err=True
-        )
-    return done
+        say_interrupted(searches, done)
+    return {detection.planted.name: detection for detection in done}
 
 
 def _status(results: "list[Judged]", mutants: int, unaltered: "Detection | None") -> int:

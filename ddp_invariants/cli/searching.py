@@ -1,0 +1,60 @@
+"""Searches for failures, side by side, as the commands faults and mutate make them."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from ddp_invariants.cli.options import Whole
+from ddp_invariants.implementation.spec import defaulting
+from ddp_invariants.processes.backends import Backend
+from ddp_invariants.processes.hosts import Hosts
+from ddp_invariants.report import detections as report
+from ddp_invariants.session import option_values
+
+if TYPE_CHECKING:
+    from ddp_invariants.proof.detection import Detection
+    from ddp_invariants.proof.measure import FaultSearch
+
+with_workers = click.option(
+    "--workers",
+    type=Whole(option_values.COUNT),
+    default=os.cpu_count() or 1,
+    metavar="N",
+    help=defaulting("number of processes that search side by side", "one per core"),
+)
+"""The option that gives the number of processes."""
+
+
+def search(
+    jobs: "Sequence[FaultSearch]", workers: int, backend: Backend, detections: "list[Detection]"
+) -> None:
+    """Run the searches, and show the progress.
+
+    Args:
+        jobs: The searches.
+        workers: The number of processes that search.
+        backend: The backend of the ranks.
+        detections: Receives each result as its search ends: an interrupt loses none.
+    """
+    # Imported here: they import Hypothesis, which the other commands do not need.
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from ddp_invariants.proof import measure
+
+    screen = Console(stderr=True)
+    with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
+        searches = measure.measure(hosts.addresses, jobs, workers, backend)
+        for entry in progress.track(searches, len(jobs), description="searching"):
+            detections.append(entry)
+            if not screen.is_terminal:
+                click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)
+
+
+def say_interrupted(jobs: "Sequence[FaultSearch]", detections: "list[Detection]") -> None:
+    """Print how many searches ended before an interrupt."""
+    click.echo(
+        f"ddp-invariants: interrupted after {len(detections)} of {len(jobs)} searches", err=True
+    )
