@@ -271,7 +271,7 @@ def test_fault_that_does_not_end_violates_live1_with_ranks_and_stacks(
     make_trial: TrialMaker, pool: Pool, fault: str
 ) -> None:
     """A hang or a death violates LIVE-1, with ranks and stacks, and spares the next trial."""
-    pool.deadline = 1.5
+    pool.limit(1.5)
     trial = make_trial(ddp=fault_of(fault), cases=20)
     violation = violation_of(trial, "LIVE-1")
     assert "rank 1" in violation.report
@@ -289,7 +289,7 @@ def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker, pool
 
     The next rule lacks its evidence, and does not show the hang's case as its own.
     """
-    pool.deadline = 1.5
+    pool.limit(1.5)
     trial = make_trial(sampler=fault_of("NeverEnds"), cases=20)
     with pytest.raises(violation_class("LIVE-1"), match=r"strided\.py:NeverEnds: a rank hung"):
         trial.certify("SHARD-3")

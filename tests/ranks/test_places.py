@@ -103,7 +103,7 @@ def test_a_failure_of_the_simulation_alone_accuses_nobody(
     """Such cases are listed; after a few nothing more is simulated, and the rule holds."""
     monkeypatch.setattr(runner, "MOST_RUNS", 4)  # Each failure is tried after that many runs.
     trial = make_trial(
-        shared_count, scope=replace(Scope(), without=frozenset({"no_sync", "subgroup"}))
+        shared_count, cases=40, scope=replace(Scope(), without=frozenset({"no_sync", "subgroup"}))
     )
     trial.certify("GRAD-2")
     assert len(trial.ledger.unreal) == MOST_UNREAL

@@ -83,11 +83,11 @@ def test_a_case_that_no_simulation_shows_leaves_others_simulated(pool: Pool) -> 
 def test_a_rank_that_never_ends_is_ended_by_the_deadline(pool: Pool, name: str) -> None:
     """All ranks are hung, and their process is ended."""
     ddp, patient = Ddp(f"{STUCK}:{name}"), pool.deadline
-    pool.deadline = 1.0
+    pool.limit(1.0)
     try:
         evidence = pool.simulate(CASE, ddp)
     finally:
-        pool.deadline = patient
+        pool.limit(patient)
     assert evidence is not None
     assert evidence.incident is not None
     assert evidence.incident.kind == "hung"

@@ -1,5 +1,6 @@
 """The documentation as a site: Sphinx builds it without a warning, and no link in it is broken."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -49,8 +50,22 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the site, with every warning an error and every reference checked."""
-    folder = tmp_path_factory.mktemp("site")
+    """Build the site, with every warning an error and every reference checked.
+
+    The workers of a run share one site.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "html" / "index.html").exists():
+            build(folder)
+    return folder / "html"
+
+
+def build(folder: Path) -> None:
+    """Build the site in a folder."""
     command = f"-m sphinx -q -W --keep-going -n -d {folder / 'trees'} -c docs . {folder / 'html'}"
     done = subprocess.run(
         [sys.executable, *command.split()],
@@ -62,7 +77,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return folder / "html"
 
 
 @cache
