@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.exit("started", returncode=0)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("pool", "compare", "violations", "faults"):
+        for module in ("pool", "compare", "violations", "searching"):
             patch.setattr(f"ddp_invariants.cli.{module}.Hosts", start)
         patch.setattr(hosts, "Hosts", start)
         patch.setattr(interpreter, "_answered", _refuse_to_run)
