@@ -2,9 +2,9 @@
 
 from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery.refusals import refusal_of
-from ddp_invariants.discovery.result import PlainFailure
+from ddp_invariants.discovery.result import PlainFailure, failures
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.invariants import SHIPPED, judge, root_failure
+from ddp_invariants.invariants import root_failure
 from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.records.evidence import TrainingEvidence
 
@@ -17,13 +17,7 @@ def failure_of(base: TrainingEvidence, scope: Scope) -> PlainFailure | None:
         raised = base.ranks[0].raised
         assert raised is not None
         return PlainFailure(case, refusal, _innermost(raised.traceback), refused=True)
-    findings = judge(base, scope.declared, scope.sampler).items()
-    failures = [
-        finding.failure
-        for rule, finding in findings
-        if finding.failure is not None and rule in SHIPPED and not scope.excluded(rule)
-    ]
-    failure = crash_of(base) or root_failure(failures)
+    failure = crash_of(base) or root_failure([*failures(base, scope)])
     if failure is None and base.incident is None:
         return None
     if failure is None:

@@ -124,7 +124,8 @@ def of_ddp(
         *described["driven"],
         *(f"{when}: {call}" for when, call in sorted(how.items())),
     ]
-    probed = tuple(probes.all(lacking, base))
+    plain_failure = failure_of(base, probes.scope)
+    probed = tuple(probes.all(lacking, base, broken=plain_failure is not None))
     buckets, shown = probes.sending(probed, how)
     driven += [f"buckets: {sending.FILLED[buckets]}"] if buckets else []
     torch = str(described["torch"])
@@ -150,7 +151,7 @@ def of_ddp(
         tuple((item.rule, str(item)) for item in known if item.rule),
         pool.backend,
         not_simulated,
-        failure_of(base, probes.scope),
+        plain_failure,
     )
 
 
@@ -213,12 +214,11 @@ class _Probes:
             and first_failure(evidence, scope) is None
         )
 
-    def all(self, lacking: frozenset[str], base: TrainingEvidence) -> list[Probed]:
+    def all(self, lacking: frozenset[str], base: TrainingEvidence, *, broken: bool) -> list[Probed]:
         """Run every training capability's probe.
 
-        No probe runs if the simplest case already fails: its verdict gives the reason.
+        No probe runs if the simplest case is broken: its verdict gives the reason.
         """
-        broken = failure_of(base, self.scope) is not None
         declared = self.scope.declared
         probed = []
         for name in TRAINING:

@@ -1,6 +1,6 @@
 """The result of probing: a standing for each capability, and everything else that is discovered."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
@@ -200,15 +200,17 @@ def first_failure(
     evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
 ) -> Failure | None:
     """Return the first failure of some rules that a probe shows; None if they hold."""
+    return next(failures(evidence, scope, rules), None)
+
+
+def failures(
+    evidence: TrainingEvidence | ShardEvidence, scope: Scope, rules: Iterable[str] = SHIPPED
+) -> Iterator[Failure]:
+    """Yield the failures of some rules that a probe shows, in the order of the rules."""
     findings = judge(evidence, scope.declared, scope.sampler)
-    return next(
-        (
-            finding.failure
-            for rule, finding in findings.items()
-            if finding.failure is not None and rule in rules and not scope.excluded(rule)
-        ),
-        None,
-    )
+    for rule, finding in findings.items():
+        if finding.failure is not None and rule in rules and not scope.excluded(rule):
+            yield finding.failure
 
 
 def in_words(failure: Failure | None) -> str:
