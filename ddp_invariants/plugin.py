@@ -32,7 +32,6 @@ from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.given import Property, Ranks
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.session import ending, options, text
 from ddp_invariants.session.failure_limit import FailureLimit, mark_not_counting
 from ddp_invariants.session.monitor import Monitor, report_properties
@@ -367,8 +366,7 @@ def ranks(request: pytest.FixtureRequest) -> Generator[Ranks, None, None]:
     """Give a test the ranks of this process, and have `cases_of` draw for the session."""
     session: SessionState = request.config.stash[STATE]
     trial = session.start_trial()
-    own: Any = trial.options.split.own
-    with drawn_from(lambda rule: cases_for(rule, trial.scope).map(own)):
+    with drawn_from(trial.source):
         yield Ranks(trial)
 
 

@@ -82,12 +82,16 @@ class Split:
 
     def own(self, case: Case) -> Case:
         """Return a case with a seed with which this part may draw the case."""
+        if self.is_whole:
+            return case
         if isinstance(case, TrainingCase):
             return replace(case, seed=self._below(case.seed))
         return self.own_dealing(case)
 
     def own_dealing(self, case: ShardCase) -> ShardCase:
         """Return a sampler's case with such a seed, which is large or negative only if it was."""
+        if self.is_whole:
+            return case
         seed = case.data.seed
         size = abs(seed)
         if size < _SMALL:

@@ -207,11 +207,18 @@ class Trial(Runner):
         if test is None:
             search.drive(name, _asked(search.rule, drawn), count)
             return
-        own: Callable[[Case], Case] = self.options.split.own
         with drawn_from(
-            lambda rule: (drawn if rule == search.rule else cases_for(rule, self.scope)).map(own)
+            lambda rule: self._own(drawn) if rule == search.rule else self.source(rule)
         ):
             test.draw(search, name, count)
+
+    def source(self, rule: str) -> SearchStrategy[Any]:
+        """Return the cases of a rule's property that this part of a session may draw."""
+        return self._own(cases_for(rule, self.scope))
+
+    def _own(self, cases: Cases) -> SearchStrategy[Any]:
+        own: Callable[[Case], Case] = self.options.split.own
+        return cases.map(own)
 
     def _search_ordinary(self, search: Search, test: Drawing | None, count: int) -> None:
         """Search ordinary cases, before all others: the level `core` is judged by these alone.
