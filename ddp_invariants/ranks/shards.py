@@ -141,7 +141,7 @@ def _raised_by(case: ShardCase, make: SamplerMaker, rank: int) -> str:
         for epoch in case.epochs:
             sampler.set_epoch(epoch)
             sampler.indices()
-    except BaseException as error:  # noqa: BLE001 - as above
+    except BaseException as error:  # noqa: BLE001 - an implementation may raise anything
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -241,6 +241,11 @@ def _heed_hypothesis(config: pytest.Config) -> None:
             option.cases = settings.get_profile(name).max_examples
 
 
+def cases_per_property(option: argparse.Namespace) -> int:
+    """Return the number of cases per property, of all parts of a session together."""
+    return int(option.cases or PROFILES[option.profile])
+
+
 def _check_split(option: argparse.Namespace) -> None:
     """Refuse a part of a session whose other parts would not fit it."""
     if option.shard is None:
@@ -251,7 +256,7 @@ def _check_split(option: argparse.Namespace) -> None:
             if option.replay is None
             else "--replay judges one case, which cannot be split: leave out --shard"
         )
-    option.shard.cases(option.cases or PROFILES[option.profile])
+    option.shard.cases(cases_per_property(option))
 
 
 def _check_world_size(option: argparse.Namespace) -> None:

@@ -131,10 +131,11 @@ def write(
         if path is None:
             continue
         try:
-            if kind == "proposal":
-                lines.append(_proposed(path, proposed, discovery))
-                continue
-            lines.append(_written(path, kind, certificate))
+            lines.append(
+                _proposed(path, proposed, discovery)
+                if kind == "proposal"
+                else _written(path, kind, certificate)
+            )
         except OSError as error:
             lines.append(f"{kind}: {path} could not be written: {error.strerror}")
             unwritten |= kind != "summary"

@@ -33,7 +33,7 @@ from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.session import ending
 from ddp_invariants.session.monitor import Monitor
-from ddp_invariants.session.options import PROFILES, output_files
+from ddp_invariants.session.options import cases_per_property, output_files
 from ddp_invariants.session.progress import ProgressSender
 from ddp_invariants.session.spot_check import spot_check
 from ddp_invariants.situations import from_plain
@@ -153,7 +153,7 @@ class SessionState:
         return SessionSettings(
             given if COMMAND in self.config.stash else invoked,
             self.shared["seed"],
-            option.cases or PROFILES[option.profile],
+            cases_per_property(option),
             option.max_world_size,
             option.isolation,
             str(self.backend),
@@ -201,7 +201,7 @@ class SessionState:
         names += [self.backend.options] if self.backend.options else []
         names += [f"--deadline {option.deadline}"] if option.deadline else []
         return Options(
-            cases=self.split.cases(option.cases or PROFILES[option.profile]),
+            cases=self.split.cases(cases_per_property(option)),
             seed=self.shared["seed"],
             split=self.split,
             isolation=option.isolation,

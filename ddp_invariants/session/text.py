@@ -6,7 +6,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job
 from ddp_invariants.report import proposal, terminal
 from ddp_invariants.search import messages
-from ddp_invariants.session.options import PROFILES
+from ddp_invariants.session.options import cases_per_property
 from ddp_invariants.session.state import SessionState
 
 
@@ -15,7 +15,7 @@ def header(state: SessionState) -> list[str]:
     option, shared = state.config.option, state.shared
     reason = shared["not_run"]
     lines = [] if reason else terminal.under_test(state.discovery, verbose=option.verbose > 0)
-    cases = option.cases or PROFILES[option.profile]
+    cases = cases_per_property(option)
     extent = (
         f"replay {option.replay}"
         if option.replay
