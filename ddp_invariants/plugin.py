@@ -125,6 +125,8 @@ class _Listener:
         if monitor is None:
             return
         monitor.report(report)
+        if isinstance(report.longrepr, str):
+            report.longrepr = text.WithLinks(report.longrepr)
         line = monitor.line() if _in_ci() else ""
         reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
         if line and reporter is not None:
@@ -312,7 +314,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.section("data-parallel invariants")
     written = state.monitor.lines if state.monitor is not None else ()
     for line in filter(None, (*paragraphs, *written, text.last(state))):
-        terminalreporter.write_line(line)
+        terminalreporter.write_line(text.linked(line, terminal=terminalreporter.isatty))
 
 
 @pytest.hookimpl(wrapper=True)

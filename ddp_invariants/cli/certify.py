@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from ddp_invariants.cli.options import Whole, Workers
-from ddp_invariants.cli.output import print_json, text_aside, with_json
+from ddp_invariants.cli.output import print_json, print_report, text_aside, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 from ddp_invariants.implementation.spec import defaulting
@@ -245,7 +245,7 @@ def _judged(
         if results[name].status == INTERRUPTED:
             break
     if len(names) > 1:
-        click.echo(side_by_side.text(results))
+        print_report(side_by_side.text(results))
     if compared is not None:
         click.echo(
             _compared(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ddp_invariants.cli.options import NewFile, Whole, limiting, naming, placing
-from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.output import print_json, print_report, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.discovery import probe
@@ -87,7 +87,7 @@ def discover(
         if as_json:
             print_json(machine.discovery(discovered))
             context.exit(status)
-        click.echo(
+        print_report(
             "\n".join(
                 [
                     *terminal.under_test(discovered, verbose=True),

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from ddp_invariants.cli.options import NewFile
-from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.output import print_json, print_report, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import (
     INCONCLUSIVE,
@@ -92,7 +92,7 @@ def _certificates(
     if as_json:
         print_json(machine.verification(certificate, headline(certificate)))
     else:
-        click.echo(verification(certificate))
+        print_report(verification(certificate))
     if output is not None:
         click.echo(write_certificate(output, certificate), err=as_json)
     context.exit(status(certificate))

@@ -29,7 +29,15 @@ def print_json(result: Any) -> None:
 
 def for_people(*, as_json: bool) -> Callable[[str], None]:
     """Return a printer of text for people only, which prints nothing if the command prints JSON."""
-    return (lambda _: None) if as_json else click.echo
+    return (lambda _: None) if as_json else print_report
+
+
+def print_report(text: str) -> None:
+    """Print a text that names rules, as links to their pages where the terminal has links."""
+    # Imported here: it imports all rules.
+    from ddp_invariants.report.pages import opens_links, with_links
+
+    click.echo(with_links(text) if opens_links(terminal=sys.stdout.isatty()) else text)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.output import print_json, print_report, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import USAGE, UnknownRuleError
 
@@ -48,4 +48,4 @@ def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
     if options["as_json"]:
         print_json(explanations[0] if rule else explanations)
     else:
-        click.echo(rulebook.text(explanations[0]) if rule else rulebook.listing(explanations))
+        print_report(rulebook.text(explanations[0]) if rule else rulebook.listing(explanations))

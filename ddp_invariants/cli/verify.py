@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.output import print_json, print_report, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import (
     INCONCLUSIVE,
@@ -47,5 +47,5 @@ def verify(context: click.Context, /, file: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(machine.verification(certificate, headline(certificate)))
     else:
-        click.echo(verification(certificate))
+        print_report(verification(certificate))
     context.exit(status(certificate))

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cli.options import limiting, placing, renaming
-from ddp_invariants.cli.output import print_json, with_json
+from ddp_invariants.cli.output import print_json, print_report, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import INCONCLUSIVE, UNUSABLE_INPUT, CaseError, ExportError, unusable
@@ -92,7 +92,7 @@ def replay(
         if as_json:
             print_json(machine.replay(replay_result, repeat))
         else:
-            click.echo(terminal.replay(replay_result, repeat))
+            print_report(terminal.replay(replay_result, repeat))
         context.exit(replay_result.outcome.value)
 
 

@@ -14,6 +14,7 @@ from ddp_invariants.records.verdict import Replayed, Violation
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.report.card import LevelAccount, card_of, headline
 from ddp_invariants.report.outcome import ENDED, SessionResult
+from ddp_invariants.report.pages import page_of
 from ddp_invariants.report.proposal import file_of, proposals
 from ddp_invariants.search.ledger import Ledger
 
@@ -48,7 +49,9 @@ def replay(result: Replayed, repeat: str) -> dict[str, Any]:
         "seen": result.seen,
         "runs": result.runs,
         "reason": result.reason,
-        "failures": result.failures,
+        "failures": [
+            {**asdict(failure), "page": page_of(failure.rule)} for failure in result.failures
+        ],
         "case": json.loads(to_json(result.case)),
         "repeat": repeat,
     }
@@ -67,6 +70,7 @@ def certification(results: Mapping[str, SessionResult], status: int) -> dict[str
 def _of(name: str, result: SessionResult) -> dict[str, Any]:
     ledger = result.ledger or Ledger()
     levels = card_of(ledger, result.discovery) if result.discovery is not None else ()
+    rules = [rule for rule in ALL_RULES if ledger.concerned(rule)]
     return {
         "name": name,
         "status": result.status,
@@ -74,7 +78,8 @@ def _of(name: str, result: SessionResult) -> dict[str, Any]:
         "headline": headline(levels),
         "card": levels,
         "cases": ledger.cases,
-        "rules": {rule: ledger.verdict_of(rule) for rule in ALL_RULES if ledger.concerned(rule)},
+        "rules": {rule: ledger.verdict_of(rule) for rule in rules},
+        "pages": {rule: page_of(rule) for rule in rules},
         "capabilities": {probed.capability: probed.standing for probed in result.capabilities},
         "violations": sorted(ledger.stored),
         "proposal": _proposal(levels, result.discovery),
@@ -94,6 +99,7 @@ def demonstration(
     violation = (
         {
             "rule": caught.failure.rule,
+            "page": page_of(caught.failure.rule),
             "case": json.loads(to_json(caught.case)),
             "report": caught.report,
         }
@@ -117,6 +123,7 @@ def export(script: str, stored: StoredViolation, identifier: str) -> dict[str, A
         "suite": __version__,
         "violation": identifier,
         "rule": stored.failure.rule,
+        "page": page_of(stored.failure.rule),
         "script": script,
     }
 

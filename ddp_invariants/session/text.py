@@ -1,13 +1,33 @@
 """The lines that a session prints: its header, and the summary at its end."""
 
+from typing import Any
+
 from ddp_invariants import __version__
 from ddp_invariants.cases.levels import LEVELS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job
-from ddp_invariants.report import proposal, terminal
+from ddp_invariants.report import pages, proposal, terminal
 from ddp_invariants.search import messages
 from ddp_invariants.session.options import cases_per_property
 from ddp_invariants.session.state import SessionState
+
+
+class WithLinks(str):
+    """The text of a test's failure, in which rules are links where the terminal has links.
+
+    pytest asks for `toterminal` when it writes a failure, and for the plain text otherwise.
+    """
+
+    __slots__ = ()
+
+    def toterminal(self, writer: Any) -> None:
+        """Write the text with pytest's own writer, which also writes to strings, without markup."""
+        writer.line(linked(str(self), terminal=True) if writer.hasmarkup else str(self))
+
+
+def linked(line: str, *, terminal: bool) -> str:
+    """Return a text with links to the pages of its rules, where the terminal has links."""
+    return pages.with_links(line) if pages.opens_links(terminal=terminal) else line
 
 
 def header(state: SessionState) -> list[str]:
