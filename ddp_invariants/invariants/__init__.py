@@ -40,6 +40,7 @@ from ddp_invariants.records.verdict import Failure, Finding
 
 __all__ = [
     "ALL_RULES",
+    "INVARIANTS",
     "SHIPPED",
     "buf",
     "call",
@@ -65,27 +66,30 @@ __all__ = [
 
 Judge = TypeVar("Judge", bound=Callable[..., Failure | None])
 
-_ORDER = (
-    "INIT",
-    "SHARD",
-    "LOSS",
-    "GRAD",
-    "PARAM",
-    "BUF",
-    "CALL",
-    "COMM",
-    "LIVE",
-    "STATE",
-    "MEM",
-    "MOD",
-    "RNG",
-    "GPU",
-)
+INVARIANTS = {
+    "INIT": "Identical initialisation",
+    "SHARD": "Disjoint shards",
+    "LOSS": "Losses",
+    "GRAD": "Identical gradients",
+    "PARAM": "Identical parameters",
+    "BUF": "Buffers",
+    "CALL": "Calls of the model",
+    "COMM": "Collectives",
+    "LIVE": "Hangs, exceptions, deaths",
+    "STATE": "Saved state",
+    "MEM": "Memory",
+    "MOD": "The module itself",
+    "RNG": "Random numbers",
+    "GPU": "Streams of a GPU",
+}
+"""The titles of the invariants and of the other subjects that rules are about, in the order of the
+specification."""
 _RULES: dict[str, Rule[EvidenceView] | Rule[ShardView]] = {**sharding.rules, **training.rules}
 ALL_RULES = {
     identifier: _RULES[identifier]
     for identifier in sorted(
-        _RULES, key=lambda rule: (_ORDER.index(invariant_of(rule)), int(rule.partition("-")[2]))
+        _RULES,
+        key=lambda rule: ([*INVARIANTS].index(invariant_of(rule)), int(rule.partition("-")[2])),
     )
 }
 """Every rule by id, in the order of the specification; then the rules that `own` added."""
@@ -112,10 +116,10 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
         ValueError: The identifier is of another form.
     """
     invariant, _, number = identifier.partition("-")
-    if invariant not in _ORDER or not number.isdecimal() or int(number) < OWN:
+    if invariant not in INVARIANTS or not number.isdecimal() or int(number) < OWN:
         raise ValueError(
             f"{identifier}: a rule of your own is called INVARIANT-NUMBER, the invariant one of "
-            f"{', '.join(_ORDER)}, the number {OWN} or more"
+            f"{', '.join(INVARIANTS)}, the number {OWN} or more"
         )
 
     def register(judge: Judge) -> Judge:

@@ -67,6 +67,7 @@ class RuleAccount(Strict):
             which the rule is judged.
         doubtful: True if it is inconclusive for a reason that more cases do not mend: a judge
             crashed, a failure did not repeat, or the implementation refused.
+        milliseconds: The time that its own property took, in all processes.
     """
 
     rule: str
@@ -91,6 +92,7 @@ class RuleAccount(Strict):
     blames: tuple[Blame, ...] = ()
     lacking: tuple[str, ...] = ()
     doubtful: bool = False
+    milliseconds: int = 0
 
     @property
     def proved_ordinarily(self) -> bool:
@@ -133,6 +135,7 @@ def account(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount
         tuple(Blame(*blame) for blame in entry.blamed),
         tuple(entry.lacking),
         entry.inconclusive or (verdict == "inconclusive" and not (entry.lacking or entry.seen)),
+        entry.milliseconds,
     )
 
 

@@ -60,6 +60,7 @@ class Entry:
             or `NO_CASE`.
         observed: The least and the largest value of a rule that observes and never judges; empty
             for all other rules.
+        milliseconds: The time that its own property took, in all workers.
         first_failure: The first case with a failure, and the failure, as plain data: the case may
             never be drawn again.
     """
@@ -82,6 +83,7 @@ class Entry:
     inconclusive: bool = False
     lacking: list[str] = field(default_factory=list)
     observed: list[float] = field(default_factory=list)
+    milliseconds: int = 0
     first_failure: dict[str, Any] = field(default_factory=dict)
 
     def add(self, finding: Finding, case_id: str, levels: Mapping[str, Level]) -> None:
@@ -140,6 +142,7 @@ class Entry:
         self.not_run = self.not_run or entry.not_run
         self.inconclusive |= entry.inconclusive
         self.lacking = self.lacking or entry.lacking
+        self.milliseconds += entry.milliseconds
         self.first_failure = self.first_failure or entry.first_failure
 
     @property

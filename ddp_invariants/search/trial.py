@@ -5,6 +5,7 @@ A trial works without pytest. `Trial(...).certify("GRAD-2")` raises a `Violation
 evidence, and the ledger keeps their findings.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -112,11 +113,14 @@ class Trial(Runner):
             HarnessError: The harness failed.
         """
         self.asked.append(rule)
+        began = time.monotonic()
         try:
             self._try(rule, cases, test)
         except Exception:
             self.ledger.ended.add(rule)
             raise
+        finally:
+            self.ledger[rule].milliseconds += round(1000 * (time.monotonic() - began))
         self.ledger.ended.add(rule)  # An interrupted rule has not ended.
 
     def _try(self, rule: str, cases: Cases | None, test: Drawing | None) -> None:

@@ -87,6 +87,7 @@ def ledger(cases: int = 40) -> Ledger:
             errors,
             ordinary=9,
             ordinary_met=met.copy(),
+            milliseconds=1000 + 37 * len(made.entries),
         )
     made.entries["COMM-6"].observed = [0.5, 2.25]
     for rule in ("MEM-1", "INIT-4"):

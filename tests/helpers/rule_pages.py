@@ -19,7 +19,7 @@ from typing import Any
 import caught
 
 from ddp_invariants.cases.case import describe
-from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants import ALL_RULES, INVARIANTS
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.rule import Row
 from ddp_invariants.processes.hosts import Hosts
@@ -40,23 +40,6 @@ LEVELS = {
     "robust": "argument checks, exceptions, deaths and leaks",
 }
 """The subjects of the rules of each level."""
-INVARIANTS = {
-    "INIT": "Identical initialisation",
-    "SHARD": "Disjoint shards",
-    "LOSS": "Losses",
-    "GRAD": "Identical gradients",
-    "PARAM": "Identical parameters",
-    "BUF": "Buffers",
-    "CALL": "Calls of the model",
-    "COMM": "Collectives",
-    "LIVE": "Hangs, exceptions, deaths",
-    "STATE": "Saved state",
-    "MEM": "Memory",
-    "MOD": "The module itself",
-    "RNG": "Random numbers",
-    "GPU": "Streams of a GPU",
-}
-"""The titles of the invariants and of the other subjects that rules are about."""
 KEPT = ("rule", "fact", "where", "got", "perhaps")
 """The parts of a failure that a page shows: those without times and process numbers."""
 

@@ -1,4 +1,4 @@
-"""Tests of a certificate's page in a browser: it loads alone, fits a phone, darkens and sorts."""
+"""Tests of a certificate's page in a browser: it loads alone, fits a phone, darkens, is for all."""
 
 import re
 import shutil
@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certificates import LONG, certified, violated
+from certificates import LONG, certified, discovery, ledger, run, violated
 
+from ddp_invariants.discovery.result import Probed, Standing
+from ddp_invariants.implementation.declarations import CAPABILITIES
+from ddp_invariants.report.certificate.certificate import Certificate
+from ddp_invariants.report.certificate.from_session import make
 from ddp_invariants.report.certificate.page import render, side_by_side
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -20,8 +25,29 @@ pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER), reason="there is no Chromium with its chromedriver here"
 )
 
-PHONE, DESK = 375, 1100
+PHONE, DESK = 390, 1280
+MOST_ON = {PHONE: 12_000, DESK: 6_000}
+"""Pixels that a page may be high, by the width of the window."""
 Opened = Callable[..., Any]
+
+
+def usual() -> Certificate:
+    """Return a certificate as long as one of the reference: most capabilities are right."""
+    refused = ("join", "elastic", "workers", "no_samples", "in_parts", "other_methods")
+    return make(
+        ledger(1_500),
+        discovery(
+            "reference",
+            tuple(
+                Probed(name, Standing.REFUSED, "RuntimeError in backward: " + "not offered " * 20)
+                if name in refused
+                else Probed(name, Standing.RIGHT)
+                for name in CAPABILITIES
+            ),
+        ),
+        run(),
+        {},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +68,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     made = {
         "certified": render(certified()),
+        "usual": render(usual()),
         "violated": render(violated(LONG, "a gradient of " + "layers." * 40 + "weight is off")),
         "comparison": side_by_side([certified(), violated(LONG)]),
     }
@@ -169,7 +196,7 @@ def test_tables_sort_by_any_column_up_and_down(opened: Opened) -> None:
     sorts = page.execute_script(
         "return [...document.querySelectorAll('#rules details th')].map(one => one.ariaSort)"
     )
-    assert sorts == [None, None, None, None, None, "descending", None]
+    assert sorts == [None, None, None, None, None, "descending", None, None]
 
 
 def test_in_the_dark_paper_is_dark_and_ink_is_light_in_pictures_too(opened: Opened) -> None:
@@ -200,3 +227,125 @@ const [high, low] = [luminance(colour), paper].sort((a, b) => b - a);
             "return [...document.querySelectorAll('.mark')].map(one => one.textContent)"
         )
         assert all(re.fullmatch(r"\s*[^\w\s] [\w ,]+\s*", mark) for mark in marks)
+
+
+def _shown(page: Any, section: str) -> list[str]:
+    """Return the first cells of the rows of a section that are visible."""
+    shown: list[str] = page.execute_script(
+        "return [...document.querySelectorAll(arguments[0] + ' tbody tr')]"
+        ".filter(row => row.checkVisibility()).map(row => row.cells[0].textContent)",
+        section,
+    )
+    return shown
+
+
+@pytest.mark.parametrize("width", [PHONE, DESK])
+@pytest.mark.parametrize("name", ["usual", "violated"])
+def test_a_page_is_no_longer_than_a_reader_scrolls(opened: Opened, name: str, width: int) -> None:
+    """The page shows what matters, and folds the rest away."""
+    page = opened(name, width)
+    high = page.execute_script("return document.documentElement.scrollHeight")
+    assert high < MOST_ON[width], high
+
+
+def test_rules_are_filtered_by_verdict_and_words(opened: Opened) -> None:
+    """The filter opens what is folded, counts what it shows, and shows all again."""
+    page = opened("violated")
+    assert _shown(page, "#rules") == ["GRAD-2"]
+    verdict = page.find_element("css selector", "#rules select")
+    verdict.send_keys("not claimed")
+    assert _shown(page, "#rules") == ["INIT-4", "MEM-1"]
+    count = page.find_element("css selector", "#rules output")
+    assert count.text.startswith("2 of ")
+    page.find_element("css selector", "#rules input").send_keys("seeds")
+    assert _shown(page, "#rules") == ["INIT-4"]
+    page.find_element("css selector", "#rules button[type=reset]").click()
+    WebDriverWait(page, 5).until(lambda _: not count.text)
+    assert _shown(page, "#rules") == ["GRAD-2"]
+
+
+def test_a_tile_shows_the_rules_of_its_invariant(opened: Opened) -> None:
+    """There is a tile for each invariant with its verdict; it leads to the rules."""
+    page = opened("violated")
+    tiles = page.find_elements("css selector", ".tiles a")
+    words = [tile.text.split("\n")[0] for tile in tiles]
+    assert words[:4] == ["INIT ✓ holds", "SHARD ✓ holds", "LOSS ✓ holds", "GRAD ✗ violated"]
+    tiles[3].click()
+    assert {rule.split("-")[0] for rule in _shown(page, "#rules")} == {"GRAD"}
+
+
+def test_a_command_is_copied_by_the_keyboard_alone(opened: Opened) -> None:
+    """The button beside the command to repeat a violation copies it, and says so."""
+    page = opened("violated")
+    button = page.find_element("css selector", ".copy")
+    assert button.accessible_name == "Copy the command"
+    button.send_keys("\n")
+    status = page.find_element("css selector", ".copy + [role=status]")
+    WebDriverWait(page, 5).until(lambda _: status.text == "copied")
+    focused = page.execute_script(
+        "const style = getComputedStyle(document.activeElement);"
+        "return [document.activeElement.textContent, style.outlineStyle, style.outlineWidth]"
+    )
+    assert focused == ["Copy", "solid", "2px"]
+
+
+@pytest.mark.parametrize("name", ["violated", "comparison"])
+def test_everything_can_be_reached_by_the_tab_key(opened: Opened, name: str) -> None:
+    """The tab key visits each link, button, field and fold that is visible, in their order."""
+    page = opened(name)
+    page.find_element("tag name", "body")
+    expected = page.execute_script(
+        "return [...document.querySelectorAll('a, button, select, input, summary, [tabindex]')]"
+        ".filter(one => one.checkVisibility()).length"
+    )
+    actions = webdriver.ActionChains(page)
+    order = []
+    for _ in range(expected):
+        actions.send_keys("\ue004").perform()
+        actions.reset_actions()
+        order.append(
+            page.execute_script(
+                "return [...document.querySelectorAll('*')].indexOf(document.activeElement)"
+            )
+        )
+    assert order == sorted(set(order))
+
+
+def test_without_scripts_the_page_shows_the_same_and_no_button(
+    browser: Any, opened: Opened
+) -> None:
+    """Filters and buttons are for scripts alone; a tile then leads to the first of its rules."""
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        page = opened("violated")
+        controls = page.find_elements("css selector", "form, button, input, select")
+        assert [control for control in controls if control.is_displayed()] == []
+        tile = page.find_elements("css selector", ".tiles a")[0]
+        assert not page.find_element("id", "INIT-1").is_displayed()
+        tile.click()
+        assert page.current_url.endswith("#INIT-1")
+        WebDriverWait(page, 5).until(
+            lambda driver: driver.find_element("id", "INIT-1").is_displayed()
+        )
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
+@pytest.mark.parametrize("name", ["usual", "violated", "comparison"])
+def test_axe_finds_nothing_that_is_serious(
+    opened: Opened, name: str, width: int, scheme: str
+) -> None:
+    """The page is accessible, also with everything unfolded, as far as axe-core can tell."""
+    axe = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
+    page = opened(name, width, scheme)
+    page.execute_script((Path(axe.__file__).with_name("axe.min.js")).read_text(encoding="utf-8"))
+    page.execute_script("document.querySelectorAll('details').forEach(one => { one.open = true })")
+    results = page.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    serious = [
+        (each["id"], each["impact"], [node["html"][:200] for node in each["nodes"][:3]])
+        for each in results["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    assert len(results["passes"]) > 10

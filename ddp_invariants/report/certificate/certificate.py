@@ -21,7 +21,7 @@ from ddp_invariants.report.card import LevelAccount, card
 INTERRUPTED = "the session was interrupted"
 MOST_NAMES = 12
 """Capabilities without which cases were judged that are listed by name."""
-FORM = 6
+FORM = 7
 """Version of the file format. A file of another version is refused."""
 
 Result = Literal["certified", "violated", "inconclusive"]

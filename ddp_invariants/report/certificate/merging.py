@@ -168,6 +168,7 @@ def added(left: RuleAccount, right: RuleAccount) -> RuleAccount:
         ),
         lacking=tuple(sorted({*left.lacking} & {*right.lacking})),
         doubtful=left.doubtful or right.doubtful,
+        milliseconds=left.milliseconds + right.milliseconds,
     )
     return replace(total, verdict=_verdict(total, {left.verdict, right.verdict}))
 

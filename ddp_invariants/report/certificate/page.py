@@ -8,16 +8,24 @@ change in either.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ddp_invariants.cases.case import describe
+from ddp_invariants.invariants import INVARIANTS
 from ddp_invariants.invariants.diagnosis.excerpts import Example
+from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.report import card
+from ddp_invariants.report.accounts import RuleAccount, RuleVerdict
 from ddp_invariants.report.certificate import text as certificate_text
 from ddp_invariants.report.certificate.certificate import Certificate, to_json
 from ddp_invariants.report.certificate.verifying import escaped
+from ddp_invariants.report.pages import page_of, site
+
+if TYPE_CHECKING:
+    from ddp_invariants.report.certificate.heat_maps import HeatMap
 
 
 @dataclass(frozen=True)
@@ -29,12 +37,35 @@ class Picture:
         explanation: The explanation.
         svg: The picture.
         case: The case, if the page does not name the case beside the picture.
+        legend: Colours with the sizes that they stand for.
+        unit: The subject of these sizes.
     """
 
     title: str
     explanation: str
     svg: Markup
     case: str = ""
+    legend: tuple[tuple[str, str], ...] = ()
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The result of an invariant.
+
+    Attributes:
+        name: Such as `GRAD`.
+        title: The invariant in words.
+        verdict: The verdict of its rules that matters most to a reader.
+        result: The number of its rules by verdict.
+        first: The first of its rules, to which the tile leads.
+    """
+
+    name: str
+    title: str
+    verdict: RuleVerdict
+    result: str
+    first: str
 
 
 def render(certificate: Certificate, *, drawn: bool = True) -> str:
@@ -44,6 +75,8 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
         certificate=certificate,
         text=certificate_text,
         words=card.words,
+        page_of=page_of if site() else lambda _: "",  # Other machines have no such checkout.
+        tiles=tiles(certificate.rules),
         describe=describe,
         drawn=drawn,
         pictures=list(_pictures(certificate)) if drawn else [],
@@ -73,29 +106,52 @@ def _environment() -> Environment:
     return environment
 
 
+def tiles(accounts: Sequence[RuleAccount]) -> list[Tile]:
+    """Return the result of each invariant that a rule belongs to."""
+    by_invariant: dict[str, list[RuleAccount]] = {}
+    for account in accounts:
+        by_invariant.setdefault(invariant_of(account.rule), []).append(account)
+    return [
+        Tile(
+            name,
+            INVARIANTS.get(name, ""),
+            min((each.verdict for each in rules), key=certificate_text.ORDER.index),
+            certificate_text.counted(rules),
+            rules[0].rule,
+        )
+        for name, rules in by_invariant.items()
+    ]
+
+
 def _picture(title: str, explanation: str, svg: str, case: str = "") -> Picture:
     return Picture(title, explanation, Markup(svg), case)
+
+
+def _heat_map(title: str, explanation: str, drawn: "HeatMap", unit: str) -> Picture:
+    return Picture(title, explanation, Markup(drawn.svg), legend=drawn.legend, unit=unit)
 
 
 def _pictures(certificate: Certificate) -> Iterator[Picture]:
     """Yield the pictures of the whole session."""
     # Imported here: the import takes longer than writing the rest of the page.
-    from ddp_invariants.report.certificate import pictures
+    from ddp_invariants.report.certificate import heat_maps
 
     bounded = [account for account in certificate.rules if sum(account.errors[1:])]
     if bounded:
-        yield _picture(
+        yield _heat_map(
             "Errors, in tenths of their bounds",
             "For each rule, the number of cases by their largest error, in tenths of the bound. The "
             "bound is the largest error that rounding can cause. Rules that compare bits are left out.",
-            pictures.errors("errors", bounded),
+            heat_maps.errors("errors", bounded),
+            "cases",
         )
     for kind, label in (("training", "training"), ("shard", "samplers")):
         if any(key.startswith(f"{kind} ") for key in certificate.sizes):
-            yield _picture(
+            yield _heat_map(
                 f"Drawn cases: {label}",
                 "Number of cases by world size and dataset length.",
-                pictures.sizes(f"sizes-{kind}", certificate.sizes, kind),
+                heat_maps.sizes(f"sizes-{kind}", certificate.sizes, kind),
+                "cases",
             )
     for kind, shown in certificate.examples.items():
         for picture in _of_case(f"example-{kind}", shown):
@@ -107,7 +163,7 @@ def _pictures(certificate: Certificate) -> Iterator[Picture]:
 def _of_case(name: str, shown: Example) -> Iterator[Picture]:
     """Yield the pictures of one case."""
     # Imported here, as above.
-    from ddp_invariants.report.certificate import pictures
+    from ddp_invariants.report.certificate import heat_maps, pictures
 
     if shown.shards is not None:
         cut = " The picture leaves out the rest." if shown.shards.cut else ""
@@ -120,11 +176,12 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
         )
     if shown.mismatch is not None:
         more = f" {shown.mismatch.cut} more parameters are left out." if shown.mismatch.cut else ""
-        yield _picture(
+        yield _heat_map(
             "The error of each rank",
             f"{shown.mismatch.label}, step {shown.mismatch.step}: the largest "
             f"difference of an element, divided by the largest expected element.{more}",
-            pictures.mismatch(f"{name}-mismatch", shown.mismatch),
+            heat_maps.mismatch(f"{name}-mismatch", shown.mismatch),
+            "of the largest expected element",
         )
     if shown.timeline is not None:
         disturbed = (

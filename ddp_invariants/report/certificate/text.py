@@ -38,9 +38,10 @@ def headline(certificate: Certificate) -> str:
     return card.headline(certificate.card)
 
 
-def counted(certificate: Certificate) -> str:
+def counted(rules: Iterable[RuleAccount]) -> str:
     """Return the number of rules by verdict."""
-    counts = [(certificate.count(verdict), verdict) for verdict in ORDER]
+    verdicts = [account.verdict for account in rules]
+    counts = [(verdicts.count(verdict), verdict) for verdict in ORDER]
     return ", ".join(
         f"{count} {'hold' if verdict == 'holds' and count > 1 else verdict}"
         for count, verdict in counts
@@ -93,7 +94,7 @@ def verification(certificate: Certificate) -> str:
     rows = [*((level.level, card.words(level)) for level in certificate.card), *rows]
     rows += [("by", by), ("how", how), ("where", where(certificate))]
     rows += [("parts", parts(certificate))] if certificate.parts else []
-    rows += [("rules", counted(certificate))]
+    rows += [("rules", counted(certificate.rules))]
     rows += [("without", certificate.without)] if certificate.without else []
     rows += [("partial", reason) for reason in certificate.partial]
     rows += [("except", exception) for exception in certificate.exceptions]
@@ -168,7 +169,7 @@ def markdown(certificate: Certificate) -> str:
     setting = certificate.setting
     summary = (
         f"{who}, by ddp-invariants {setting.suite} on torch {setting.torch}, seed "
-        f"{setting.seed}: {certificate.cases:,} cases; {counted(certificate)}."
+        f"{setting.seed}: {certificate.cases:,} cases; {counted(certificate.rules)}."
     )
     lines = [f"## {headline(certificate)}", "", summary, ""]
     lines += [f"- **{level.level}** {_cell(card.words(level))}" for level in certificate.card]

@@ -258,6 +258,7 @@ def _of_a_rule(certificate: Certificate, account: RuleAccount) -> Iterator[str]:
         *account.errors,
         *account.needs.values(),
         *account.ordinary_needs.values(),
+        account.milliseconds,
     )
     if (
         min(counts) < 0
