@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.python import to_python
 from ddp_invariants.cli.options import limiting, placing, renaming
 from ddp_invariants.cli.output import print_json, print_report, with_json
 from ddp_invariants.cli.pool import joined, ranks
@@ -191,21 +192,31 @@ def _merged(stored: Named, named: Named, given: set[str], name: str) -> Named:
 
 
 @click.command(
-    short_help="Print a stored violation as a script of plain torch.",
+    short_help="Print a stored violation as a script or as Python.",
     epilog=exit_statuses(
         "the script is printed", "", "no script is printed: it would not show the violation"
     ),
 )
 @click.argument("violation", metavar="ID")
 @click.option("--unchecked", is_flag=True, help="print the script without running it first")
+@click.option(
+    "--case",
+    "case_alone",
+    is_flag=True,
+    help="print only the case, as Python to paste into a test; nothing is run",
+)
 @with_json
 @click.pass_context
-def export(context: click.Context, /, violation: str, *, unchecked: bool, as_json: bool) -> None:
+def export(
+    context: click.Context, /, violation: str, *, unchecked: bool, case_alone: bool, as_json: bool
+) -> None:
     """Print a stored violation as a script of plain torch: ddp-invariants export ID > repro.py.
 
     ID is the violation's name in a report (.ddp-invariants/ID.json), or the path of its file. The
     script needs neither this package nor pytest; it imports the implementation that the file names.
     The command first runs the script once, and prints it only if it shows the violation.
+
+    With --case it prints the case as Python instead, such as TrainingCase(...).
     """
     # Imported here: the other commands do not need it.
     from ddp_invariants.export import running
@@ -213,6 +224,9 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
 
     try:
         stored = reading.read_any(records.find(violation))
+        if case_alone:
+            _print_case(stored, violation, as_json=as_json)
+            return
         if not isinstance(stored, records.StoredViolation):
             raise CaseError(f"{violation} holds only a case, and no violation; replay it first")
         with Hosts() as hosts, Pool(hosts.addresses) as pool:
@@ -228,6 +242,20 @@ def export(context: click.Context, /, violation: str, *, unchecked: bool, as_jso
         click.echo(f"ddp-invariants: {terminal.not_exported(stored, unseen)}", err=True)
         context.exit(INCONCLUSIVE)
     if as_json:
-        print_json(machine.export(text, stored, violation))
+        print_json(machine.export(text, stored.failure.rule, violation))
+    else:
+        click.echo(text, nl=False)
+
+
+def _print_case(stored: records.StoredViolation | Case, identifier: str, *, as_json: bool) -> None:
+    """Print the case of a violation, or a bare case, as Python."""
+    case, rule = (
+        (stored.case, stored.failure.rule)
+        if isinstance(stored, records.StoredViolation)
+        else (stored, "")
+    )
+    text = to_python(case)
+    if as_json:
+        print_json(machine.export(text, rule, identifier))
     else:
         click.echo(text, nl=False)

@@ -11,7 +11,6 @@ from ddp_invariants.cases.case import to_json
 from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records.verdict import Replayed, Violation
-from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.report.card import LevelAccount, card_of, headline
 from ddp_invariants.report.outcome import ENDED, SessionResult
 from ddp_invariants.report.pages import page_of
@@ -117,13 +116,13 @@ def demonstration(
     }
 
 
-def export(script: str, stored: StoredViolation, identifier: str) -> dict[str, Any]:
-    """Return a script, with the violation it shows."""
+def export(script: str, rule: str, identifier: str) -> dict[str, Any]:
+    """Return a script or a case as Python, with the violation it shows."""
     return {
         "suite": __version__,
         "violation": identifier,
-        "rule": stored.failure.rule,
-        "page": page_of(stored.failure.rule),
+        "rule": rule,
+        "page": page_of(rule),
         "script": script,
     }
 

@@ -3,7 +3,6 @@
 import ast
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -69,11 +68,7 @@ def test_what_slow_commands_print_has_the_keys_of_the_document() -> None:
             {"a": SessionResult(0, ledger(), discovery()), "b": SessionResult(64)}, 64
         ),
         "replay": machine.replay(replayed, "ddp-invariants replay 525cc8"),
-        "export": machine.export(
-            "pass",
-            SimpleNamespace(failure=failure),  # type: ignore[arg-type]  # only the breach is read
-            "525cc8",
-        ),
+        "export": machine.export("pass", failure.rule, "525cc8"),
         "discover": machine.discovery(discovery()),
         "compare": machine.comparison((here, here), Gated((), 3)),
         "record": machine.recording(

@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ddp_invariants.cases.case import describe
+from ddp_invariants.cases.python import to_python
 from ddp_invariants.invariants import INVARIANTS
 from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.invariants.rule import invariant_of
@@ -78,6 +79,7 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
         page_of=page_of if site() else lambda _: "",  # Other machines have no such checkout.
         tiles=tiles(certificate.rules),
         describe=describe,
+        to_python=to_python,
         drawn=drawn,
         pictures=list(_pictures(certificate)) if drawn else [],
         violations=[
