@@ -24,7 +24,8 @@ class ShardCase(Strict):
         epochs: Epochs asked for, in this order, by `set_epoch`.
         loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
         saved_after: Batches each rank takes of the last epoch before its sampler's state is saved,
-            to be loaded into another one; None where nothing is saved.
+            to be loaded into another one; 0 for a state saved before the first index; None where
+            nothing is saved.
         resumed_by: World size of the ranks that load it, rank 0's state on all of them; None for
             the rank that saved it alone.
         workers: Workers of a DataLoader that iterate the last epoch, each a copy of its rank's
@@ -63,10 +64,10 @@ class ShardCase(Strict):
         )
         between("resumed_by", self.resumed_by or 1, 1, 4096)
         require(
-            self.saved_after is None or self.saved_after >= 1,
+            self.saved_after is None or self.saved_after >= 0,
             "saved_after",
             self.saved_after,
-            "null or batches from 1",
+            "null or batches from 0",
         )
 
     @property

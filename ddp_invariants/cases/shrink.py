@@ -155,7 +155,7 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
         yield replace(case, workers=workers)
     if case.saved_after is not None:
         yield replace(case, saved_after=None, resumed_by=None)
-        yield from (replace(case, saved_after=count) for count in range(1, case.saved_after))
+        yield from (replace(case, saved_after=count) for count in range(case.saved_after))
         others = () if case.resumed_by is None else (None, *range(1, case.resumed_by))
         yield from (replace(case, resumed_by=world_size) for world_size in others)
 

@@ -144,6 +144,47 @@ class StartsTheLastOver(Slices):
             self.taken = self.start = 0
 
 
+class ContinuesAfterTheEnd(Slices):
+    """The count restarts at 1 at the end of an epoch, so a state saved then skips the first index
+    (no public incident found).
+
+    SHARD-9: in the middle of one.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.taken = 1
+
+
+class CountsWithTheEpoch(Slices):
+    """set_epoch counts the first index as consumed, so a state saved before it skips it
+    (no public incident found).
+
+    SHARD-9: skipped.
+    """
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.taken = 1
+
+
+class CountsFromTheOutset(Slices):
+    """Before the first call of set_epoch, a state counts the first index as consumed
+    (no public incident found).
+
+    SHARD-4: the ranks' indices do not fit together.
+    """
+
+    told = False
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.told = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "taken": self.taken if self.told else max(self.taken, 1)}
+
+
 class SkipsUntilTheNextEpoch(Slices):
     """A loaded position is cleared by set_epoch alone, so each iteration before that skips it
     (no public incident found).

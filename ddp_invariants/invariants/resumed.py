@@ -54,13 +54,13 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
     return None
 
 
-def conditions(view: ShardView) -> dict[str, bool]:
+def conditions(view: ShardView, resumed: resumption.Resumed) -> dict[str, bool]:
     """Return the conditions of a resumption, each with whether the case meets it."""
     return {
         "more than one rank": view.case.world_size > 1,
         "shuffle": view.case.data.shuffle,
         "a later epoch": view.case.epochs[-1] > 0,
-        "resumed in the middle": True,
+        "resumed in the middle": bool(resumed.taken),
     }
 
 
@@ -120,12 +120,25 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
 
 
 def wrong_at_the_end(view: ShardView, resumed: resumption.Resumed) -> Failure | None:
-    """Return a failure if a state saved after the last index starts the same epoch over.
+    """Return a failure if a state saved after the last index continues within an epoch.
 
     Such a state may belong to the next epoch. So an epoch that starts over is known only by its
     order, and only if the state holds the epoch: otherwise the program has set it. Nor is it wrong
-    once the iteration has returned, as after an incomplete last batch.
+    once the iteration has returned, as after an incomplete last batch. But a part of an epoch is
+    always wrong.
     """
+    where = (
+        f"rank {resumed.rank}, {view.where(view.case.epochs[-1])}, saved after all "
+        f"{len(resumed.whole)} indices"
+    )
+    if len(resumed.loaded) not in (0, len(resumed.whole), len(resumed.following[0])):
+        return Failure(
+            "SHARD-9",
+            "a state saved at the end of an epoch continues in the middle of one",
+            where,
+            f"{brief([resumed.loaded])}, expected no index or a whole epoch; the epoch was "
+            f"{brief([resumed.whole])}, the next one is {brief([resumed.following[0]])}",
+        )
     asked = (view.case.saved_after or 0) * view.case.data.batch_size
     if (
         view.declared.saves == "place"
@@ -137,8 +150,7 @@ def wrong_at_the_end(view: ShardView, resumed: resumption.Resumed) -> Failure | 
     return Failure(
         "SHARD-9",
         "a state saved at the end of an epoch starts the same epoch over",
-        f"rank {resumed.rank}, {view.where(view.case.epochs[-1])}, saved after all "
-        f"{len(resumed.whole)} indices",
+        where,
         f"{brief([resumed.loaded])}, expected no index, or the next epoch's "
         f"{brief([resumed.following[0]])}",
     )

@@ -117,7 +117,7 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     script=Script(checks=("resumption",)),
 )
 def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
-    """Judge a state saved in the middle of an epoch, and a state saved after a resumption."""
+    """Judge a state saved within an epoch or at its ends, and one saved after a resumption."""
     failure = raised_while_resuming(view)
     if failure is not None:
         return failure
@@ -140,7 +140,7 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
                 return failure
             continue
         tally.compared += len(whole) - len(resumed.taken)
-        tally.meet(conditions(view))
+        tally.meet(conditions(view, resumed))
         failure = wrong_resumption(view, resumed)
         if failure is not None:
             return failure

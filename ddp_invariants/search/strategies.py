@@ -31,6 +31,7 @@ from ddp_invariants.search.scale import scaled
 from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.asking import WAYS
+from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 from ddp_invariants.situations.draft import Draft
 
 _BUCKET_CAPS = (None, 1, 16, 64, 256, 1 << 20)
@@ -115,6 +116,8 @@ or multiply by a number that may have become zero.
 """
 _NARROW = 2.0**20
 """The largest number of a dtype in which most runs on large inputs would overflow."""
+_SAVED_AFTER = st.sampled_from((1, 0, 2, 3, 1, 2))
+"""The batches of a rank before its sampler's state is saved."""
 _OTHERS = st.none() | st.integers(1, 6)
 """The world sizes of ranks that load a state of other ranks."""
 
@@ -306,14 +309,16 @@ def shard_cases(
     drop_last, size = draw(_ONE_IN_FOUR), draw(_BATCHES)
     if scaled:
         least_samples, world_size = _scaled(draw, least_samples, world_size)
-    saved_after = draw(st.integers(1, 3)) if saved else None
-    at_the_end = saved and draw(_ONE_IN_FOUR)
+    saved_after = draw(_SAVED_AFTER) if saved else None
+    at_the_end = bool(saved_after) and draw(_ONE_IN_FOUR)
     if saved_after is not None and not at_the_end:
         # Leave samples for the batches after the saved state.
         least_samples = max(least_samples, world_size * (saved_after * size + 1))
     samples = least_samples + draw(_SAMPLES)
     if saved_after is not None and at_the_end:
-        samples = world_size * saved_after * size
+        # The last batch is whole, or one short, which ends the iteration before the state is saved.
+        share = saved_after * size
+        samples = world_size * (share - int(share > 1 and draw(_COINS)))
     data = Data(
         samples=samples,
         batch_size=size,
@@ -332,9 +337,19 @@ def shard_cases(
             resumed_by=draw(_OTHERS) if saved else None,
             workers=draw(st.integers(1, 3)) if worked else 0,
             seed_step=draw(_SEED_STEPS),
-            situations=_drawn_way(draw) if asked else (),
+            situations=_drawn_situations(draw, saved_after, asked=asked),
         )
     )
+
+
+def _drawn_situations(
+    draw: st.DrawFn, saved_after: int | None, *, asked: bool
+) -> tuple[ShardSituation, ...]:
+    """Return the other ways to ask a sampler: at most one."""
+    # A state that is saved before the first index may be saved before any epoch is set, too.
+    if saved_after == 0:
+        return (UnsetEpoch(),)
+    return _drawn_way(draw) if asked else ()
 
 
 def _drawn_way(draw: st.DrawFn) -> tuple[ShardSituation, ...]:

@@ -491,6 +491,16 @@ def test_a_script_runs_a_data_loader(
             ShardCase(data=Data(samples=6), saved_after=1),
             "[0], and [] after its state was saved",
         ),
+        (
+            "CountsWithTheEpoch",
+            ShardCase(data=Data(samples=6), saved_after=0),
+            "rank 0 goes on with [1, 2] after [], expected [0, 1, 2]",
+        ),
+        (
+            "ContinuesAfterTheEnd",
+            ShardCase(data=Data(samples=5, batch_size=2), saved_after=2),
+            "rank 0, saved at the end, yields [1, 2], expected none or an epoch",
+        ),
     ],
 )
 def test_a_script_saves_and_loads_a_samplers_state(

@@ -335,7 +335,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
             "crossed is 2, expected an integer from 0 to 1",
         ),
         (lambda: ShardCase(epochs=()), "at least one epoch"),
-        (lambda: ShardCase(saved_after=0), "null or batches from 1"),
+        (lambda: ShardCase(saved_after=-1), "null or batches from 0"),
     ],
 )
 def test_a_case_that_cannot_be_run_is_refused_where_it_is_made(make: object, message: str) -> None:

@@ -11,9 +11,16 @@ from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 def unset_epoch(
     situation: UnsetEpoch, case: ShardCase, make: SamplerMaker, rank: int
 ) -> Asked | None:
-    """Iterate a new sampler twice."""
+    """Iterate a new sampler twice, and one that loads a state of another new sampler."""
     del situation
     if make.remade_each_epoch:
         return None
     sampler = RankSampler(case, make, rank)
-    return Asked([sampler.indices(), sampler.indices()])
+    iterations = [sampler.indices(), sampler.indices()]
+    if case.saved_after == 0 and sampler.saves and make.declared.saves != "place":
+        saving, loading = (
+            RankSampler(case, make, rank, in_batches=sampler.in_batches) for _ in range(2)
+        )
+        loading.load(saving.saved(0)[1], case.epochs[0])
+        iterations.append(loading.indices())
+    return Asked(iterations)

@@ -13,7 +13,8 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 class UnsetEpoch(ShardSituation):
     """A program that never calls `set_epoch`.
 
-    Nobody says which epoch it gets. The ranks' indices must only fit together.
+    Nobody says which epoch it gets. The ranks' indices must only fit together. If the case saves a
+    state before the first index, ranks that load such a state are asked, too.
     """
 
     fact: ClassVar[str] = "without set_epoch, the ranks' indices do not fit together"
