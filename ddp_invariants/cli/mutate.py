@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CASES = 300
 """Largest number of cases in a search for a mutant's failure."""
+MOST_SAMPLES = 5000
+"""The length of the longest dataset. A sampler that makes lists takes minutes to shrink a million."""
 
 
 class Lines(click.ParamType[tuple[int, int]]):
@@ -131,7 +133,9 @@ def mutate(
         )
         with TemporaryDirectory() as folder:
             entries = judging.entries(of, original, altered, Path(folder))
-            searches = [FaultSearch(entry, seed, cases) for entry in entries]
+            searches = [
+                FaultSearch(entry, seed, cases, MOST_SAMPLES, shrinks=False) for entry in entries
+            ]
             detections = _by_name(searches, workers)
             unaltered = detections.get(entries[0].name)
             for entry, mutant in zip(entries[1:], altered, strict=True):

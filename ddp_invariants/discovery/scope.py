@@ -40,6 +40,7 @@ class Scope:
         backend: The backend over which ranks communicate, and the device of their tensors.
         bounded: The reason why W is not larger.
         not_simulated: The reason why no case is simulated; empty if cases may be.
+        most_samples: The length of the longest dataset of a sampler's case; None for no limit.
     """
 
     max_world_size: int = 4
@@ -50,6 +51,7 @@ class Scope:
     backend: Backend = ON_THE_CPU
     bounded: str = "more ranks were not asked for"
     not_simulated: str = ""
+    most_samples: int | None = None
 
     @property
     def simulated(self) -> bool:
@@ -128,6 +130,7 @@ class Scope:
             else case.world_size
         )
         n, data = case.data.samples, case.data
+        n = n if self.most_samples is None else min(n, self.most_samples)
         n = max(n, 0 if self.has("no_samples") else 1)
         n = max(n, 0 if self.has("short") or n == 0 else w)
         n = n if self.has("uneven") else w * -(-n // w)

@@ -44,11 +44,15 @@ class FaultSearch:
         planted: The implementation under test.
         seed: The seed of the search.
         cases: The largest number of cases; 0 for as many as a session draws.
+        most_samples: The length of the longest dataset of a sampler's case; None for no limit.
+        shrinks: False to confirm the first failing case as it is.
     """
 
     planted: CatalogueEntry
     seed: int
     cases: int = 0
+    most_samples: int | None = None
+    shrinks: bool = True
 
 
 def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
@@ -74,8 +78,12 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     ddp, sampler = planted.under_test
     trial = Trial(
         pool,
-        UnderTest(ddp, sampler, _scope(pool, *planted.probed)),
-        Options(seed=seed, store=store),
+        UnderTest(
+            ddp,
+            sampler,
+            replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples),
+        ),
+        Options(seed=seed, store=store, shrinks=fault_search.shrinks),
     )
     rules = [
         rule.id

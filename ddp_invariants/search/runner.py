@@ -47,6 +47,7 @@ class Options:
         journal: The findings of an earlier attempt, if an elastic launcher started the job again;
             otherwise None.
         split: The part of a session that is split.
+        shrinks: False to confirm the first failing case as it is.
     """
 
     cases: int = 100
@@ -58,6 +59,7 @@ class Options:
     command: str = "pytest properties/"
     journal: Journal | None = None
     split: Split = WHOLE
+    shrinks: bool = True
 
 
 class Runner:

@@ -143,7 +143,12 @@ class Search:
             report_multiple_bugs=False,
             # No explain phase: it runs hundreds of cases more and says less than a diagnosis. The
             # deadline is the pool's: Hypothesis' cannot end a hang.
-            phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+            phases=(
+                Phase.explicit,
+                Phase.reuse,
+                Phase.generate,
+                *((Phase.shrink,) if self.runner.options.shrinks else ()),
+            ),
             suppress_health_check=list(HealthCheck),
             print_blob=False,
         )
@@ -304,7 +309,7 @@ class Search:
             self.failing.items(),
             key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1),
         )
-        improved = self._by_meaning = True
+        improved, self._by_meaning = self.runner.options.shrinks, True
         while improved:
             improved = False
             for candidate in self._plainer(case):
