@@ -37,7 +37,7 @@ __all__ = [
     "to_json",
 ]
 
-ZeroGrad = Literal["set_to_none", "zero", "never"]
+ZeroGrad = Literal["set_to_none", "zero", "never", "mixed"]
 Values = Literal["integer", "real", "faint"]
 Init = Literal["distinct", "equal", "rearranged"]
 Loss = Literal["tagged", "mse"]
@@ -66,7 +66,9 @@ class TrainingCase(Situated, Strict):
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
             fractions; `faint` also draws zeros of both signs, subnormal and other tiny numbers.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
-        zero_grad: The way in which gradients are cleared before each backward, or `never`.
+        zero_grad: The way in which gradients are cleared before each backward, or `never`. `mixed`
+            sets every second parameter's gradient to None and zeroes the others in place; in the
+            next step the two halves change places.
         situations: The other events of the run, at most one of each kind, in the order in which
             the kinds are registered (`ddp_invariants.situations`).
         rounds: The number of runs in the same processes; the evidence is that of the last run.

@@ -309,6 +309,14 @@ _OWN: dict[str, Capability] = {
         value="never",
         level="extended",
     ),
+    "zero_mixed": _field(
+        "zero_grad",
+        "set_to_none",
+        replace(BASE, steps=3, zero_grad="mixed"),
+        "some gradients set to None and others zeroed in place",
+        value="mixed",
+        level="extended",
+    ),
     "one_rank": Capability(
         lambda case: case.world_size == 1,
         lambda case: replace(

@@ -42,6 +42,7 @@ NEVER: dict[str, str] = {
     "forward_error": "go on after an exception in a forward",
     "backward_error": "go on after an exception in a backward",
     "never_zeroed": "leave gradients in place between steps",
+    "zero_mixed": "set some gradients to None before a step and zero others in place",
     "freeze": "freeze a layer after wrapping",
     "unfreeze": "train a layer that was frozen at wrapping",
     "cast": "cast parameters after wrapping",

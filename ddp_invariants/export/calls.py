@@ -208,8 +208,16 @@ class Calls:
             return lines
         set_to_none = self.case.zero_grad == "set_to_none"
         if "zero_grad" in self.methods:
-            return [*lines, f"adapter.zero_grad(wrapped, optimizer, {set_to_none})"]
-        return [*lines, f"optimizer.zero_grad({'' if set_to_none else 'set_to_none=False'})"]
+            lines.append(f"adapter.zero_grad(wrapped, optimizer, {set_to_none})")
+        else:
+            lines.append(f"optimizer.zero_grad({'' if set_to_none else 'set_to_none=False'})")
+        if self.case.zero_grad == "mixed":
+            lines += [
+                "for number, parameter in enumerate(model.parameters()):",
+                "    if (number + step) % 2 == 0:",
+                "        parameter.grad = None",
+            ]
+        return lines
 
     def forward(self) -> str:
         """Return the expression of a forward."""

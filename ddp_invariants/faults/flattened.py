@@ -180,6 +180,50 @@ class ReducesItsOwnViews(Flattened):
         return super().forward(*inputs)
 
 
+class HandsBackViews(Flattened):
+    """Right: gradients are views of the buffer from the first step on, and those that are not are
+    copied into the buffer before it is reduced.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group)
+        self.views: dict[Tensor, Tensor] = {}
+        self.buffers_of: dict[torch.dtype, Tensor] = {}
+        for dtype, parameters in self.parameters_of.items():
+            sizes = [p.numel() for p in parameters]
+            self.buffers_of[dtype] = torch.zeros(
+                sum(sizes), dtype=dtype, device=parameters[0].device
+            )
+            for p, piece in zip(parameters, self.buffers_of[dtype].split(sizes), strict=True):
+                self.views[p] = piece.view(p.shape)
+
+    def _finish(self) -> None:
+        self._queued = False
+        for dtype, parameters in self.parameters_of.items():
+            used = [p for p in parameters if p.grad is not None]
+            for p in used:
+                if self._moved(p, used):
+                    self.views[p].copy_(p.grad)  # type: ignore[arg-type]  # it has one
+            if used:
+                self._average(self.buffers_of[dtype])
+            for p in used:
+                p.grad = self.views[p]
+
+    def _moved(self, parameter: Tensor, _used: list[nn.Parameter]) -> bool:
+        return parameter.grad is not self.views[parameter]
+
+
+class AsksTheLastParameter(HandsBackViews):
+    """Gradients count as views of the buffer if the last parameter's gradient is one
+    (similar: pytorch/pytorch#44798).
+
+    GRAD-5.
+    """
+
+    def _moved(self, _parameter: Tensor, used: list[nn.Parameter]) -> bool:
+        return super()._moved(used[-1], used)
+
+
 class ReadsBeforeWaiting(Flattened):
     """The sum is started, divided and handed back before it is waited for
     (a late wait: meta-pytorch/torchrec#4421).

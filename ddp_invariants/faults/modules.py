@@ -1,8 +1,9 @@
 """The wrapped module used as a module: hooks, names, modes, copies and groups of parameters."""
 
 from collections.abc import Callable, Iterator
-from copy import copy
-from typing import Any, Self
+from copy import copy, deepcopy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -162,6 +163,65 @@ class SharesParameters(_Reference):
             return copy(module)
 
         module.__deepcopy__ = share  # type: ignore[assignment]  # as copy.deepcopy looks it up
+
+
+class CopiesItsPlan(_Reference):
+    """A deep copy counts the gradients of its own parameters, but has no hooks that tell it of one
+    (no public incident found).
+
+    MOD-3.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        plan = [replace(bucket, flat=None, work=None) for bucket in self._buckets]
+        return {**vars(self), "_buckets": plan, "_hooks": []}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._buckets and not self._hooks:
+            return self.module(*args, **kwargs)
+        return super().forward(*args, **kwargs)
+
+
+class KeepsMeans(nn.Module):
+    """Right: a call after backward computes the means in tensors that serve all steps."""
+
+    # A rank without a gradient would send nothing.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused",)}
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+        self.means = {
+            name: torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+            for name, parameter in module.named_parameters()
+        }
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def average_gradients(self) -> None:
+        """Average the gradients."""
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is not None:
+                mean = self.means[name]
+                mean.copy_(parameter.grad)
+                dist.all_reduce(mean, group=self.group)
+                mean /= dist.get_world_size(self.group)
+                parameter.grad = mean
+
+
+class SharesMeans(KeepsMeans):
+    """A deep copy computes its means in the tensors of the original
+    (similar: pytorch/pytorch#44798).
+
+    MOD-3.
+    """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        twin = copy(self)
+        twin._modules = {"module": deepcopy(self.module, memo)}
+        return twin
 
 
 def first_group_only(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:

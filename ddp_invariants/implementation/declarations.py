@@ -231,6 +231,7 @@ CAPABILITIES: dict[str, str] = {
     "fused": "optimizers that step by torch's fused kernels",
     "zero_in_place": "zero_grad(set_to_none=False)",
     "never_zeroed": "gradients left in place between steps",
+    "zero_mixed": "some gradients set to None before a step and others zeroed in place",
     "nonfinite": "NaN and infinity in a batch",
     "one_rank": "a world of one rank",
     "unused": "parameters that some ranks, or all, do not use at some steps",

@@ -160,6 +160,7 @@ _KEPT = {
     "set_to_none": "zero_grad(set_to_none=True)",
     "zero": "zero_grad(set_to_none=False)",
     "never": "no zero_grad",
+    "mixed": "some gradients set to None and others zeroed in place",
 }
 
 

@@ -7,7 +7,16 @@ from ddp_invariants.invariants.exclusions import BY_ITSELF, lacks
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.situations.module_use import COPIES, HOOKS, MODES, NAMES, ModuleUse, Use
+from ddp_invariants.situations.module_use import (
+    COPIED_GRADIENTS,
+    COPIES,
+    HOOKS,
+    MODES,
+    NAMES,
+    WRAPPER_COPIES,
+    ModuleUse,
+    Use,
+)
 
 _SOURCE = "torch.nn.Module in torch's documentation: hooks, names, modes and copies of a module"
 _DRAWS = Draws(least_steps=2, module_uses=True)
@@ -56,13 +65,17 @@ def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
 
 @training.rule(
     "MOD-3",
-    "A deep copy of the wrapped module is independent of it: neither altering nor training the "
-    "copy changes the module's parameters, buffers or gradients.",
-    needs=(COPIES,),
+    "A deep copy of the wrapped module or of its wrapper is independent of it: neither altering nor "
+    "training the copy changes the module's parameters, buffers or gradients. If the wrapper says "
+    "how to copy it, the copy's gradients are equal on all ranks, too.",
+    needs=(COPIES, WRAPPER_COPIES),
     source=_SOURCE,
     applies="capability",
     draws=_DRAWS,
-    excluded=(BY_ITSELF, lacks("takes no deep copy of its module", "module_copies")),
+    excluded=(
+        BY_ITSELF,
+        lacks("takes no deep copy of its module", "module_copies", "wrapper_copies"),
+    ),
     after="MOD-2",
     costs=3,
     script=_SCRIPT,
@@ -70,7 +83,27 @@ def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
 def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare what a copy's training does to the module with what it does to the twin."""
     fact = "a deep copy is not independent of the module"
-    return _used_alike(view, tally, "MOD-3", {"copies": COPIES}, fact)
+    uses: dict[Use, str] = {"copies": COPIES, "wrapper copies": WRAPPER_COPIES}
+    return _used_alike(view, tally, "MOD-3", uses, fact) or _copies_agree(view)
+
+
+def _copies_agree(view: EvidenceView) -> Failure | None:
+    """Compare the gradients of each rank's copy of the wrapper with those of rank 0's copy."""
+    gradients_W = [
+        use.got for each in view.evidence.ranks for use in each.uses if use.use == COPIED_GRADIENTS
+    ]
+    if len(gradients_W) < view.case.world_size:
+        return None
+    for rank, gradients in enumerate(gradients_W):
+        if gradients != gradients_W[0]:
+            where = f"rank {rank} of {view.case.world_size}, step 1"
+            return Failure(
+                "MOD-3",
+                "the gradients of a deep copy of the wrapper differ between ranks",
+                where,
+                _first_difference(gradients, gradients_W[0]),
+            )
+    return None
 
 
 def _used_alike(

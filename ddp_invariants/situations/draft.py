@@ -90,7 +90,7 @@ class Draft:
     data: Data = Data()
     model: Model = Model(1, (Layer("linear"),))  # noqa: RUF009 - frozen
     real: bool = False
-    clearings: tuple[ZeroGrad, ...] = ("set_to_none", "zero", "never")
+    clearings: tuple[ZeroGrad, ...] = ("set_to_none", "zero", "never", "mixed")
     zero_grad: ZeroGrad = "set_to_none"
     situations: list[Situation] = field(default_factory=list)
 

@@ -13,8 +13,9 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
+from ddp_invariants.situations.second import SecondWrapper
 
-Use = Literal["names", "modes", "hooks", "copies", "groups"]
+Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups"]
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,10 @@ class ModuleUse(Situation):
         uses: `names` lists the wrapper's parameters, buffers and state; `modes` switches it to
             evaluation and back, and applies a function to all modules; `hooks` registers hooks for
             forwards and backwards on the module and its children before it is wrapped; `copies`
-            alters and trains a deep copy of the module before the second step; `groups` moves half
-            of the parameters to a group of the optimizer of their own.
+            alters and trains a deep copy of the module before the second step; `wrapper copies`
+            trains a deep copy of the wrapper for a step, while the wrapper's gradients of the first
+            step still exist; `groups` moves half of the parameters to a group of the optimizer of
+            their own.
     """
 
     beyond_scripts: ClassVar[str] = "the program uses the module besides training it"
@@ -61,10 +64,18 @@ class ModuleUse(Situation):
             "no 'groups' where another optimizer loads a state",
         )
         require(
-            "copies" not in self.uses or case.steps > 1,
+            not {"copies", "wrapper copies"} & {*self.uses} or case.steps > 1,
             "module_use",
             self.uses,
-            "no 'copies' in a single step",
+            "no copies in a single step",
+        )
+        require(
+            "wrapper copies" not in self.uses
+            or not (case.outside or case.exhausted or case.poison or case.get(SecondWrapper)),
+            "module_use",
+            self.uses,
+            "no 'wrapper copies' where a process group cannot be copied, where a rank runs out of "
+            "batches, where a gradient is not finite, or beside a second wrapper",
         )
 
     def simpler(self) -> Iterator["ModuleUse"]:
@@ -82,7 +93,8 @@ class ModuleUse(Situation):
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the uses that can happen in it."""
-        for dropped in ((), ("copies",), ("groups",), ("copies", "groups")):
+        copies: tuple[Use, ...] = ("copies", "wrapper copies")
+        for dropped in ((), copies[1:], ("groups",), (*copies[1:], "groups"), (*copies, "groups")):
             uses = tuple(use for use in self.uses if use not in dropped)
             try:
                 return case.with_situation(ModuleUse(uses))
@@ -107,12 +119,15 @@ class ModuleUse(Situation):
         return table
 
 
-NAMES, MODES, HOOKS, COPIES = (
+NAMES, MODES, HOOKS, COPIES, WRAPPER_COPIES = (
     "names listed",
     "modes switched",
     "hooks on modules",
     "a deep copy trained",
+    "a deep copy of the wrapper trained",
 )
+COPIED_GRADIENTS = "gradients of a copy"
+"""The name of a row of evidence that holds the gradients of a wrapper's copy."""
 
 _CAPABILITIES: dict[Use, tuple[str, tuple[str, ...], str]] = {
     "names": (
@@ -127,6 +142,11 @@ _CAPABILITIES: dict[Use, tuple[str, tuple[str, ...], str]] = {
     ),
     "hooks": ("module_hooks", (HOOKS,), "hooks on the module and its children"),
     "copies": ("module_copies", (COPIES,), "a deep copy of the module that is trained by itself"),
+    "wrapper copies": (
+        "wrapper_copies",
+        (WRAPPER_COPIES,),
+        "a deep copy of the wrapper that is trained beside it",
+    ),
     "groups": ("param_groups", (), "a group of parameters added to the optimizer"),
 }
 """By use: its capability, the rules' conditions, and its meaning."""

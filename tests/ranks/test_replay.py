@@ -171,6 +171,21 @@ def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
+def test_a_script_clears_gradients_in_two_ways(pool: Pool, run: Run) -> None:
+    """Only then does a wrapper that asks the last parameter alone hold what another step left."""
+    case = replace(
+        TWO_STEPS,
+        model=Model(1, (*(Layer("linear"),) * 3, Layer("linear", 4))),
+        zero_grad="mixed",
+    )
+    fault = "ddp_invariants.faults.flattened:AsksTheLastParameter"
+    text = export.script(pool, stored_violation(pool, case, "GRAD-5", ddp=fault))
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, "GRAD-5"), output
+    right = text.replace("AsksTheLastParameter", "HandsBackViews")
+    assert run(right) == (0, "not reproduced\n")
+
+
 TWO_LAYERS = replace(TWO_STEPS, model=Model(1, (Layer("linear"), Layer("linear"))))
 
 

@@ -9,7 +9,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import ModuleEvents
 from ddp_invariants.records.verdict import Finding
-from ddp_invariants.situations.module_use import ModuleUse
+from ddp_invariants.situations.module_use import COPIED_GRADIENTS, WRAPPER_COPIES, ModuleUse
 
 USED = CASE.with_situation(ModuleUse(("names", "modes", "hooks", "copies")))
 EVENTS = ["before the forward", "after the forward"]
@@ -44,6 +44,24 @@ def test_a_rule_compares_the_events_of_its_uses(use: str, rule: str) -> None:
     assert {name for name in ("MOD-1", "MOD-2", "MOD-3") if findings[name].compared} == {rule}
 
 
+def test_copies_of_the_wrapper_must_hold_equal_gradients() -> None:
+    """A copy that trains alone is named; nothing is compared if a rank has no such copy."""
+    evidence = right(CASE.with_situation(ModuleUse(("wrapper copies",))))
+    trained = ModuleEvents("wrapper copies", 1, EVENTS, EVENTS)
+    for values, differ in ((("1", "1"), False), (("1", "2"), True), (("1",), False)):
+        copies = [[ModuleEvents(COPIED_GRADIENTS, 1, [value], [])] for value in values] + [[]]
+        ranks = tuple(
+            replace(rank, uses=[trained, *copies[number]])
+            for number, rank in enumerate(evidence.ranks)
+        )
+        finding = judge(replace(evidence, ranks=ranks))["MOD-3"]
+        assert (finding.failure is not None) == differ
+        assert finding.met == {WRAPPER_COPIES}
+        if finding.failure is not None:
+            assert finding.failure.where == "rank 1 of 2, step 1"
+            assert finding.failure.got == "event 0: 2; expected: 1 (1 of 1 events)"
+
+
 def test_a_use_that_left_no_events_is_not_judged() -> None:
     """A run that ends before the use proves nothing."""
     assert used()["MOD-1"].unjudged == "no use of the module was recorded"
@@ -55,5 +73,5 @@ def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
     for uses in ((), ("modes", "names"), ("names", "names")):
         with pytest.raises(CaseError, match="module_use is"):
             CASE.with_situation(ModuleUse(uses))
-    with pytest.raises(CaseError, match="no 'copies' in a single step"):
+    with pytest.raises(CaseError, match="no copies in a single step"):
         replace(CASE, steps=1, situations=(ModuleUse(("copies",)),))

@@ -124,7 +124,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     assert findings["INIT-3"].met == set(ALL_RULES["INIT-3"].needs)
 
 
-@pytest.mark.parametrize("zero_grad", ["set_to_none", "zero", "never"])
+@pytest.mark.parametrize("zero_grad", ["set_to_none", "zero", "never", "mixed"])
 @pytest.mark.parametrize(
     "optimizer",
     [

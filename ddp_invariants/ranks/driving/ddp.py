@@ -35,6 +35,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "bucket_cap",
     "zero_in_place",
     "never_zeroed",
+    "zero_mixed",
     "forward_error",
     "backward_error",
     "joint",

@@ -29,8 +29,7 @@ def train_plainly(stepper: "Stepper") -> None:
         if micro_step == 0:
             for effect in stepper.effects:
                 effect.before_plain_step(step, trained)
-            if case.zero_grad != "never":
-                optimizer.zero_grad(set_to_none=case.zero_grad == "set_to_none")
+            trained.clear_gradients(case.zero_grad, step)
         program.loss(program.forward(plain, batch[0]), batch)[1].backward()
         if micro_step == case.accumulation - 1:
             _update(stepper, trained, step)

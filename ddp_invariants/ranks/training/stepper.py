@@ -167,8 +167,7 @@ class Stepper:
             effect.before_batch(self, dealt[0])
         position.phase = "before the batch"
         trained.drive.before_batch(trained.wrapped, trained.optimizer)
-        if case.zero_grad != "never":
-            trained.zero_grad(set_to_none=case.zero_grad == "set_to_none")
+        trained.clear_gradients(case.zero_grad, position.step)
         start = self.setup.session.counts()
         quiet = PASSES[case.passes](self, dealt)
         self.observer.synchronised()

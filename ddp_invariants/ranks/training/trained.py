@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ddp_invariants.cases.case import ZeroGrad
 from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.setup import Setup
@@ -57,6 +58,16 @@ class Trained:
         """Clear the gradients."""
         self.drive.zero_grad(self.wrapped, self.optimizer, set_to_none)
 
+    def clear_gradients(self, way: ZeroGrad, step: int) -> None:
+        """Clear the gradients before a step as a case says."""
+        if way == "never":
+            return
+        self.zero_grad(set_to_none=way == "set_to_none")
+        if way == "mixed":
+            for number, parameter in enumerate(self.replica.parameters()):
+                if (number + step) % 2 == 0:
+                    parameter.grad = None
+
     def clip(self, norm: float) -> None:
         """Scale all gradients together down to a norm."""
         self.drive.clip(self.wrapped, self.optimizer, norm)
@@ -72,6 +83,10 @@ class Plain(Trained):
     def __init__(self, replica: Replica, optimizer: Any) -> None:
         super().__init__(replica)
         self.optimizer = optimizer
+
+    def zero_grad(self, *, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad(set_to_none=set_to_none)
 
     def clip(self, norm: float) -> None:
         """Scale all gradients together down to a norm."""

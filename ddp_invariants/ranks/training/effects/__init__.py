@@ -1,6 +1,7 @@
 """The effects of situations on a rank. Each module has the name of its situation.
 
-Only `draws` belongs to no situation, but to layers that draw random numbers.
+Only `draws` belongs to no situation, but to layers that draw random numbers, and `wrapper_copies`
+is a part of `module_use`.
 
 Importing this package imports all its modules, which register their classes.
 """

@@ -79,7 +79,7 @@ class ModuleUse(Effect):
 
     def end(self, record: Record) -> None:
         """Hand over the notes."""
-        record.facts["uses"] = self.rows
+        record.facts.setdefault("uses", []).extend(self.rows)
 
     def _note(self, use: str, step: int, got: list[str], expected: list[str]) -> None:
         self.rows.append([use, step, list(got), list(expected)])

@@ -1,0 +1,99 @@
+"""A deep copy of the wrapper that is trained beside it (`situations.module_use`)."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.shaped import described, tensors_in
+from ddp_invariants.situations.module_use import COPIED_GRADIENTS, ModuleUse
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+_COPYING = ("__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
+"""The methods by which a class says how to copy its objects."""
+
+
+@effect(lambda case: (use := case.get(ModuleUse)) is not None and "wrapper copies" in use.uses)
+class WrapperCopies(Effect):
+    """A step of a deep copy of the wrapper, while the wrapper's own gradients still exist."""
+
+    rows: tuple[list[Any], ...] = ()
+
+    def before_step(self, stepper: "Stepper", indices: Any) -> None:
+        """Copy the wrapper before the second step, and train the copy."""
+        if stepper.position.step != 1:
+            return
+        stepper.position.phase = "the training of a copy of the wrapper before it"
+        module = stepper.trained.replica
+        expected = list(_state(module))
+        copy = _train_copy(stepper, stepper.program.batch(indices, 1)[0])
+        self.rows = (["wrapper copies", 1, list(_state(module)), expected],)
+        reduced = stepper.setup.declared.gradients == "all" and not stepper.observer.sharded
+        if reduced and _says_how(type(stepper.trained.wrapped)):
+            self.rows += ([COPIED_GRADIENTS, 1, list(_gradients(copy)), []],)
+
+    def end(self, record: Record) -> None:
+        """Hand over the notes."""
+        record.facts.setdefault("uses", []).extend(self.rows)
+
+
+def _train_copy(stepper: "Stepper", inputs: Tensor) -> Replica:
+    """Train a deep copy of the wrapper for a step, and return the copy of its module.
+
+    Raises:
+        NotImplementedError: The optimizer that wrapping returned would go on with the wrapper.
+    """
+    trained = stepper.trained
+    drive, optimizer = trained.drive, trained.optimizer
+    if drive.brought is not None:
+        raise NotImplementedError("wrapping returned an optimizer, of which the copy has none")
+    wrapped, module = deepcopy((trained.wrapped, trained.replica))
+    if module not in (wrapped.modules() if isinstance(wrapped, nn.Module) else ()):
+        raise NotImplementedError("a deep copy of the wrapper has no copy of its module")
+    module.at_forward = None
+    module.zero_grad()
+    with torch.random.fork_rng(devices=()):
+        drive.before_batch(wrapped, optimizer)
+        outputs = tensors_in(drive.forward(wrapped, inputs))
+        losses = [each.abs().double().sum() for each in outputs if each.requires_grad]
+        drive.backward(wrapped, optimizer, torch.stack(losses).sum())
+        drive.after_backward(wrapped, optimizer)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1)
+    return module
+
+
+def _says_how(kind: type) -> bool:
+    """Return whether a class says how to copy its objects.
+
+    Otherwise a copy of a module has no hooks on its parameters, as torch documents, and trains
+    alone.
+    """
+    plain = {nn.Module, Replica, object, *Replica.__mro__}
+    return any(
+        name in vars(each) for each in kind.__mro__ if each not in plain for name in _COPYING
+    )
+
+
+def _state(module: nn.Module) -> Iterator[str]:
+    """Yield the parameters, buffers and gradients of a module in words."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        yield f"{name}: {described(tensor)}"
+    yield from _gradients(module)
+
+
+def _gradients(module: nn.Module) -> Iterator[str]:
+    """Yield the gradients of a module in words."""
+    for name, parameter in module.named_parameters():
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout != torch.strided:
+            gradient = gradient.to_dense()
+        yield f"gradient of {name}: {'none' if gradient is None else described(gradient)}"
