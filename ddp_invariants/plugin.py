@@ -32,7 +32,7 @@ from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.given import Property, Ranks
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.session import ending, options, text
+from ddp_invariants.session import ending, options, past, text
 from ddp_invariants.session.failure_limit import FailureLimit, mark_not_counting
 from ddp_invariants.session.monitor import Monitor, report_properties
 from ddp_invariants.session.state import (
@@ -41,6 +41,10 @@ from ddp_invariants.session.state import (
     STATUS,
     SessionState,
 )
+from ddp_invariants.session.statistics import Statistics
+
+UNRECORDED = pytest.StashKey[str]()
+"""The stash key of the reason why the session is not in the history; empty if it is."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -279,6 +283,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         ] = state.ledger.to_plain()
     else:
         session.exitstatus = state.finish(exitstatus)
+        session.config.stash[UNRECORDED] = past.record(state)
         junit = session.config.stash.get(xml_key, None)
         if junit is not None and state.monitor is not None:
             for name, value in state.junit_properties():
@@ -313,7 +318,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if paragraphs:
         terminalreporter.section("data-parallel invariants")
     written = state.monitor.lines if state.monitor is not None else ()
-    for line in filter(None, (*paragraphs, *written, text.last(state))):
+    for line in filter(
+        None, (*paragraphs, *written, config.stash.get(UNRECORDED, ""), text.last(state))
+    ):
         terminalreporter.write_line(text.linked(line, terminal=terminalreporter.isatty))
 
 
@@ -359,7 +366,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         return None
     __tracebackhide__ = True
     fixtures = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
-    ranks.trial.certify(rule, test=Property(pyfuncitem.obj, fixtures))
+    shown = Statistics(pyfuncitem)
+    try:
+        ranks.trial.certify(rule, test=Property(pyfuncitem.obj, fixtures, shown.add))
+    finally:
+        shown.show(ranks.trial.stages)
     return True
 
 

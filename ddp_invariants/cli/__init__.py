@@ -19,6 +19,7 @@ _COMMANDS = {
     "record": "compare",
     "verify": "verify",
     "merge": "merge",
+    "history": "history",
     "faults": "faults",
     "mutate": "mutate",
     "rules": "rules",

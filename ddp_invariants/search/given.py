@@ -30,10 +30,12 @@ class Property:
     Attributes:
         test: The test.
         fixtures: Its fixtures, by name.
+        drawn: A function that is called with the name of each search that has ended.
     """
 
     test: Callable[..., Any]
     fixtures: Mapping[str, Any]
+    drawn: Callable[[str], None] = lambda _: None
 
     def draw(self, search: Search, name: str, count: int) -> None:
         """Have Hypothesis run the test.
@@ -59,6 +61,7 @@ class Property:
             self.test(**self.fixtures)
         finally:
             function._hypothesis_internal_use_settings = own
+            self.drawn(name)
 
 
 class Ranks:

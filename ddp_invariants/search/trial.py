@@ -6,8 +6,8 @@ evidence, and the ledger keeps their findings.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -82,6 +82,7 @@ class Trial(Runner):
     Attributes:
         asked: Rules that were to be certified; whoever reports them empties the list.
         searching: The search for a failure of a rule, while one runs.
+        stages: The seconds that each stage of the latest rule took.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Trial(Runner):
         super().__init__(pool, under_test, options, listen)
         self.asked: list[str] = []
         self.searching: Search | None = None
+        self.stages: dict[str, float] = {}
 
     def certify(self, rule: str, cases: Cases | None = None, test: Drawing | None = None) -> None:
         """Judge a rule on drawn cases, or on the case to replay.
@@ -113,6 +115,7 @@ class Trial(Runner):
             HarnessError: The harness failed.
         """
         self.asked.append(rule)
+        self.stages = {}
         began = time.monotonic()
         try:
             self._try(rule, cases, test)
@@ -181,23 +184,38 @@ class Trial(Runner):
         try:
             if cases is None and ALL_RULES[rule].level == "core":
                 ordinarily = -(-count // ORDINARY_SHARE)
-                self._search_ordinary(search, test, ordinarily)
+                with self._stage("ordinary cases"):
+                    self._search_ordinary(search, test, ordinarily)
                 count = max(1, count - ordinarily)
             for number in range(ROUNDS):
-                self._drive(search, f"{rule}/{number}", drawn, count, test)
+                with self._stage("drawn cases"):
+                    self._drive(search, f"{rule}/{number}", drawn, count, test)
                 if not search.missing() or not search.judged:
                     break
             if ALL_RULES[rule].exhausted:
-                search.exhaust()
+                with self._stage("all small cases"):
+                    search.exhaust()
             if ALL_RULES[rule].explored:
-                search.explore()
+                with self._stage("all schedules"):
+                    search.explore()
         except (Violation, Flaky):
             # A flaky failure is repeated now too; the report says how often it shows.
-            simplest = confirm.without_a_situation(self, *search.simplest())
-            confirm.confirm(self, rule, *simplest)
+            with self._stage("making smaller"):
+                simplest = confirm.without_a_situation(self, *search.simplest())
+            with self._stage("confirming"):
+                confirm.confirm(self, rule, *simplest)
         finally:
             self.searching = None
         search.require_proof()
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Add the time of a stage to the statistics."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.stages[name] = self.stages.get(name, 0.0) + time.monotonic() - began
 
     def _drive(
         self, search: Search, name: str, drawn: Cases, count: int, test: Drawing | None

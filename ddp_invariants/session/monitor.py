@@ -98,6 +98,16 @@ class Monitor:
             self.progress.report(rules, report.outcome)
 
     @property
+    def began(self) -> str:
+        """The start time, as ISO 8601 in UTC."""
+        return self._began.isoformat(timespec="seconds")
+
+    @property
+    def seconds(self) -> float:
+        """The duration so far."""
+        return round(time.monotonic() - self._at, 1)
+
+    @property
     def failed_properties(self) -> frozenset[str]:
         """The rules whose properties failed."""
         reported = self.progress.reported
@@ -151,8 +161,8 @@ class Monitor:
         if wanted or (files.summary and ledger.cases):
             run = SessionRun(
                 self.settings,
-                self._began.isoformat(timespec="seconds"),
-                round(time.monotonic() - self._at, 1),
+                self.began,
+                self.seconds,
                 frozenset(self.progress.reported),
                 self.interrupted,
             )

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from conftest import Session
+from ddp_invariants.cases.levels import LEVELS
+from ddp_invariants.records import history
 
 SUMS = "ddp_invariants.faults.bucketed:NeverDivides"
 PROPERTY = """
@@ -71,6 +73,11 @@ def test_the_seed_and_the_profile_of_hypothesis_are_those_of_the_session(
     assert "seed 23," in done.stdout
     assert "11 cases per property" in done.stdout
     assert re.findall(r"max_examples=(\d+)", done.stdout)[0] == "7"
+    assert "  search COMM-6/0:" in done.stdout
+    assert re.search(r"- Seconds by stage: drawn cases \d+\.\d", done.stdout)
+    (past,) = history.read(own / history.FILE)
+    assert (past.ddp, past.seed, past.rules["COMM-6"]) == ("reference", 23, "observed")
+    assert past.levels.keys() == set(LEVELS)
 
 
 def test_a_property_is_searched_shrunk_and_confirmed(session: Session, own: Path) -> None:

@@ -3,14 +3,17 @@
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import LONG, certified, discovery, ledger, run, violated
+from past_sessions import SESSION, VIOLATED
 
 from ddp_invariants.discovery.result import Probed, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES
+from ddp_invariants.report import history
 from ddp_invariants.report.certificate.certificate import Certificate
 from ddp_invariants.report.certificate.from_session import make
 from ddp_invariants.report.certificate.page import render, side_by_side
@@ -71,6 +74,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "usual": render(usual()),
         "violated": render(violated(LONG, "a gradient of " + "layers." * 40 + "weight is off")),
         "comparison": side_by_side([certified(), violated(LONG)]),
+        "history": history.page([SESSION, replace(VIOLATED, ddp=LONG), VIOLATED, SESSION], 9),
     }
     for name, text in made.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
@@ -97,7 +101,7 @@ def opened(browser: Any, pages: dict[str, Path]) -> Opened:
     return open_page
 
 
-@pytest.mark.parametrize("name", ["certified", "violated", "comparison"])
+@pytest.mark.parametrize("name", ["certified", "violated", "comparison", "history"])
 @pytest.mark.parametrize("width", [PHONE, DESK])
 def test_it_opens_without_errors_loads_nothing_and_scrolls_one_way(
     opened: Opened, name: str, width: int
@@ -332,7 +336,7 @@ def test_without_scripts_the_page_shows_the_same_and_no_button(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(PHONE, "dark"), (DESK, "light")])
-@pytest.mark.parametrize("name", ["usual", "violated", "comparison"])
+@pytest.mark.parametrize("name", ["usual", "violated", "comparison", "history"])
 def test_axe_finds_nothing_that_is_serious(
     opened: Opened, name: str, width: int, scheme: str
 ) -> None:

@@ -71,7 +71,7 @@ class Tile:
 
 def render(certificate: Certificate, *, drawn: bool = True) -> str:
     """Return the page of a certificate, without its pictures if there is no time to draw them."""
-    template = _environment().get_template("certificate.html.j2")
+    template = environment().get_template("certificate.html.j2")
     text = template.render(
         certificate=certificate,
         text=certificate_text,
@@ -95,7 +95,8 @@ def render(certificate: Certificate, *, drawn: bool = True) -> str:
     )
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the form of all pages: HTML, where text is escaped and a missing name is an error."""
     environment = Environment(
         loader=PackageLoader("ddp_invariants.report.certificate"),
         autoescape=True,
@@ -209,7 +210,7 @@ def _of_case(name: str, shown: Example) -> Iterator[Picture]:
 
 def side_by_side(certificates: Sequence[Certificate]) -> str:
     """Return a page that compares the rules and capabilities of several implementations."""
-    template = _environment().get_template("comparison.html.j2")
+    template = environment().get_template("comparison.html.j2")
     rules = [
         (
             row.rule,
