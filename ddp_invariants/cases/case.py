@@ -52,8 +52,9 @@ class TrainingCase(Situated, Strict):
 
     Attributes:
         world_size: Ranks in the data-parallel group, W.
-        outside: The number of ranks that train nothing. They come first in the default group. If
-            there are any, the implementation gets a subgroup that does not contain rank 0.
+        outside: The number of ranks that train nothing. In the default group they are ranks 0, 2
+            and so on. If there are any, the implementation gets a subgroup that does not contain
+            rank 0. If there are two, the subgroup's ranks do not follow one another.
         steps: Optimizer updates.
         accumulation: Backwards per step, K, each on its own batch (micro-steps). The loss is
             divided by K, so that a step trains on a global batch of K * W * B samples.
@@ -329,6 +330,12 @@ class TrainingCase(Situated, Strict):
     def kills(self) -> bool:
         """True if the injected failure kills a rank."""
         return self.injected_failure is not None and self.injected_failure.kind == "death"
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The numbers of the ranks that train in the default group, in order."""
+        even_first = sorted(range(self.ranks_needed), key=lambda rank: (rank % 2, rank))
+        return tuple(sorted(even_first[self.outside :]))
 
     @property
     def ranks_needed(self) -> int:

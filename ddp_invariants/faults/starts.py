@@ -13,6 +13,19 @@ _SUM = dist.all_reduce
 """The unpatched all-reduce: a fault may replace `dist.all_reduce` for one call."""
 
 
+class CountsFromEndToEnd(Reference):
+    """The group's size is the distance of its last rank from its first, as if the group's ranks
+    followed one another (no public incident found).
+
+    GRAD-2: one rank too many.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group)
+        ranks = dist.get_process_group_ranks(process_group or dist.group.WORLD)
+        self.world_size = ranks[-1] - ranks[0] + 1
+
+
 class NoBroadcast(Reference):
     """Nothing is broadcast at construction; the wrapper relies on equal seeds (picotron).
 

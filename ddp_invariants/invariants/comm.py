@@ -88,11 +88,7 @@ def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | No
     require_observed(view.evidence.ranks)
     tally.met.add("more than one rank")
     for (members, _), calls in by_group(view).items():
-        trained = [
-            rank
-            for rank in (member - view.case.outside for member in members)
-            if 0 <= rank < world_size
-        ]
+        trained = [rank for rank, member in enumerate(view.case.members) if member in members]
         tally.compared += sum(map(len, calls.values()))
         for rank in trained[1:]:
             failure = mismatch(

@@ -28,7 +28,7 @@ def no_end(
     world_size: int,
     perhaps: str,
     ranks: tuple[RankEvidence, ...] = (),
-    outside: int = 0,
+    members: tuple[int, ...] = (),
 ) -> Failure | None:
     """Return the failure of a run in which a rank hung or died; None if there was no incident."""
     if incident is None:
@@ -43,7 +43,7 @@ def no_end(
     places = [whereabouts(incident, rank) for rank in sorted(incident.ranks)]
     places += [
         (
-            f"rank {number + outside} went on to the "
+            f"rank {members[number]} went on to the "
             f"end{f' after {len(rank.calls)} collectives' if rank.sent else ''}"
         )
         for number, rank in enumerate(ranks)

@@ -68,7 +68,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
             view.case.world_size,
             "; ".join(raised),
             ranks,
-            view.case.outside,
+            view.case.members,
         )
     if not all(rank.answered for rank in ranks):
         raise Unjudged(f"{'; '.join(raised)}; another rank recorded nothing")
@@ -224,7 +224,7 @@ def others_fail_when_a_rank_dies(view: EvidenceView, tally: Tally) -> Failure | 
         if rank == plan.rank:
             continue
         tally.compared += 1
-        number = rank + view.case.outside
+        number = view.case.members[rank]
         if number in incident.ranks and number not in incident.statuses:
             return Failure(
                 "LIVE-3",

@@ -17,15 +17,12 @@ def by_group(view: EvidenceView) -> dict[tuple[tuple[int, ...], int], dict[int, 
     A process group is identified by its members and its number among the groups with the same
     members.
     """
-    outside, by_group = (
-        view.case.outside,
-        dict[tuple[tuple[int, ...], int], dict[int, list[Call]]](),
-    )
+    by_group = dict[tuple[tuple[int, ...], int], dict[int, list[Call]]]()
     for rank, evidence in enumerate(view.evidence.ranks):
         made: dict[tuple[int, ...], int] = {}
         for number, calls in enumerate(evidence.sent):
-            everyone = range(outside, outside + view.case.world_size)
-            members = tuple(evidence.groups[number] if number < len(evidence.groups) else everyone)
+            known = number < len(evidence.groups)
+            members = tuple(evidence.groups[number] if known else view.case.members)
             made[members] = made.get(members, 0) + 1
             by_group.setdefault((members, made[members]), {})[rank] = collectives(calls)
     return by_group
@@ -36,14 +33,14 @@ def differs_so_far(view: EvidenceView, tally: Tally) -> Failure | None:
 
     A call that differs is a failure; a missing call is not, since the rank may not have reached it.
     """
-    incident, outside, world_size = view.incident, view.case.outside, view.case.world_size
+    incident, trained, world_size = view.incident, view.case.members, view.case.world_size
     assert incident is not None
     known: dict[str, dict[int, list[Call]]] = {}
     for (members, occurrence), by_rank in by_group(view).items():
         known.setdefault(label(members, occurrence - 1), {}).update(by_rank)
     for number, issued in incident.calls.items():
-        for group, calls in issued.by_group().items() if number >= outside else ():
-            known.setdefault(group, {})[number - outside] = calls
+        for group, calls in issued.by_group().items() if number in trained else ():
+            known.setdefault(group, {})[trained.index(number)] = calls
     for by_rank in known.values():
         first, *rest = sorted(by_rank)
         for rank in rest:

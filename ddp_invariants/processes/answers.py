@@ -90,7 +90,7 @@ def training_evidence(
     """
     ranks: list[RankEvidence] = []
     layouts: dict[tuple[Slot, ...], Layout] = {}
-    for rank in range(case.outside, case.ranks_needed):
+    for rank in case.members:
         evidence = RankEvidence({})
         if rank in answers.by_rank:
             answer = answers.by_rank[rank]

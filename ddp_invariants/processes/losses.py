@@ -9,7 +9,7 @@ is told to have ended a rank, and the usual confirmations follow.
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
@@ -104,7 +104,7 @@ def training(case: TrainingCase, raised: str = "", ended: str = "") -> TrainingE
         raised: Why the evidence of all ranks does not count.
         ended: How the ranks ended.
     """
-    ranks = range(case.outside, case.ranks_needed)
+    ranks = case.members
     error = RaisedError("evidence", 0, AlteredHarness.__name__, raised, "") if raised else None
     return TrainingEvidence(
         case,
@@ -123,6 +123,6 @@ def shards(case: ShardCase, raised: str = "", ended: str = "") -> ShardEvidence:
     )
 
 
-def _incident(ranks: range, ended: str) -> Incident:
+def _incident(ranks: Iterable[int], ended: str) -> Incident:
     statuses = dict.fromkeys(ranks, None)
     return Incident("died", dict.fromkeys(ranks, ended), {}, 0.0, {}, statuses, costly=True)

@@ -206,7 +206,7 @@ class Pool:
             self.processes.retire()
         self._require_loaded(ddp, ranks)
         everyone = self.processes.meet(tuple(ranks))
-        training = self.processes.meet(tuple(ranks[case.outside :])) if case.outside else everyone
+        training = self.processes.meet(case.members) if case.outside else everyone
         request = {
             "do": "train",
             "case": case,

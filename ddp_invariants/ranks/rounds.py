@@ -42,7 +42,7 @@ class Round:
     def train(self) -> tuple[recorder.Record, CaseGroups, bool]:
         """Train; return the record, the groups and whether the connections may be reused."""
         case, everyone = self.case, self.everyone
-        members = list(range(case.outside, case.ranks_needed))
+        members = list(case.members)
         _seed(numbers.seed(case, everyone.rank), everyone.rank_device)
         groups = CaseGroups(
             everyone,
@@ -56,8 +56,9 @@ class Round:
         record, saved = recorder.Record(), None
         if case.saved_by is not None:
             saved = resume.train(case, everyone.rank, self.driver, groups)
-        if everyone.rank >= case.outside:
-            record = run.train(case, everyone.rank - case.outside, self.driver, groups, saved)
+        if everyone.rank in members:
+            rank = members.index(everyone.rank)
+            record = run.train(case, rank, self.driver, groups, saved)
         groups.end()
         # Plain groups close their connections when destroyed, which would end another rank's wait
         # with an error. The controller ends their processes once all ranks have answered.
@@ -80,12 +81,12 @@ def _timing(case: cases.TrainingCase, rank: int) -> Timing:
 
     The rank is its number in the default group.
     """
-    plan = case.perturbation
+    plan, members = case.perturbation, case.members
     sentinel = float("nan") if plan.sentinel == "nan" else SENTINEL
     return Timing(
         plan.kind == "withheld",
         sentinel,
-        numbers.delays(case, rank - case.outside),
+        numbers.delays(case, members.index(rank) if rank in members else -1),
         plan.milliseconds / 1000 if plan.kind == "slow communication" else 0.0,
     )
 

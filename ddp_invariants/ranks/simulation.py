@@ -151,8 +151,9 @@ class World:
         case = self._case
         everyone = self._connections("everyone", rank, case.ranks_needed)
         training = None
-        if case.outside and rank >= case.outside:
-            training = self._connections("training", rank - case.outside, case.world_size)
+        if case.outside and rank in case.members:
+            number = case.members.index(rank)
+            training = self._connections("training", number, case.world_size)
         log = Log(_words[rank], self._number)
         record, groups, _ = Round(
             case, self._driver, everyone, training, log, str(self._number)

@@ -183,4 +183,4 @@ def simulated_evidence(case: TrainingCase, header: dict[str, Any], blob: bytes) 
                 if calls is not None
             },
         )
-    return TrainingEvidence(case, tuple(ranks[case.outside :]), incident)
+    return TrainingEvidence(case, tuple(ranks[rank] for rank in case.members), incident)

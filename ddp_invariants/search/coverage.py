@@ -80,10 +80,19 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "gradients": case.zero_grad,
         "values": case.values,
         "starts": case.init,
+        "process group": _group(case),
     }
     for situation in SITUATIONS:
         counted |= situation.counted(case)
     return counted
+
+
+def _group(case: TrainingCase) -> str:
+    """Return the ranks of the default group that train, in a few words."""
+    if not case.outside:
+        return "all ranks"
+    follow = case.members[-1] - case.members[0] < case.world_size
+    return "without rank 0" if follow else "without rank 0, with gaps"
 
 
 def _largest(case: TrainingCase) -> int:

@@ -58,7 +58,7 @@ def all_schedules(evidence: TrainingEvidence) -> list[TrainingCase]:
     if evidence.incident is not None:
         return []
     schedules: list[TrainingCase] = []
-    for rank, evidence_of_rank in enumerate(evidence.ranks, start=case.outside):
+    for rank, evidence_of_rank in zip(case.members, evidence.ranks, strict=True):
         if evidence_of_rank.flights is None:
             return []
         for lags in _all_lags(evidence_of_rank.flights):

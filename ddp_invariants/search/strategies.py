@@ -133,6 +133,8 @@ _MANY = 4
 """Ranks that a rule must ask for to get larger worlds, too."""
 _LARGER = (0,) * 86 + (5, 6, 8, 7) * 3 + (16, 9)
 """Larger worlds in place of the drawn size: one in eight has 5 to 8 ranks, one in fifty more."""
+_OUTSIDE = (0,) * 14 + (1, 2)
+"""The numbers of ranks that train nothing."""
 
 
 @st.composite
@@ -182,7 +184,7 @@ def training_cases(
     fitting = draft.choice((0, 0, 2, 3))
     _draw_accumulation(draft, hidden=scope.declared.gradients == "hidden")
     _draw_situations(draft, "accumulation", "values", "failures")
-    draft.outside = int(draft.one_in(8) and draft.world_size < scope.max_world_size)
+    draft.outside = min(draft.choice(_OUTSIDE), max(scope.max_world_size - draft.world_size, 0))
     draft.data = _drawn_data(draft)
     draft.model = draw(models(real=draft.real, **of_models))
     _draw_situations(draft, "branches", "layers")

@@ -63,7 +63,7 @@ def _with_ranks(evidence: TrainingEvidence, ranks: list[RankEvidence]) -> Traini
 
 
 def _incident(kind: Literal["hung", "died"], evidence: TrainingEvidence, rank: int) -> Incident:
-    number = rank + evidence.case.outside
+    number = evidence.case.members[rank]
     return Incident(
         kind, {number: "waits"}, {}, 3.0, statuses={number: -9} if kind == "died" else {}
     )

@@ -171,6 +171,16 @@ def test_a_script_of_a_ddp_fails_with_the_fault_and_passes_without(
     assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
 
 
+def test_a_script_makes_a_group_with_gaps(pool: Pool, run: Run) -> None:
+    """Only in such a group is a size wrong that is counted from end to end."""
+    case = replace(SMALLEST, outside=2)
+    fault = "ddp_invariants.faults.starts:CountsFromEndToEnd"
+    text = export.script(pool, stored_violation(pool, case, "GRAD-2", ddp=fault))
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, "GRAD-2"), output
+    assert run(on_the_right_one(text, "ddp")) == (0, "not reproduced\n")
+
+
 def test_a_script_clears_gradients_in_two_ways(pool: Pool, run: Run) -> None:
     """Only then does a wrapper that asks the last parameter alone hold what another step left."""
     case = replace(

@@ -150,7 +150,7 @@ def _of_the_start(view: EvidenceView) -> Cause:
     """Return the cause of equal numbers from the start on."""
     case, draws = view.case, view.evidence.ranks[-1].program_draws
     if draws and draws[0].numbers == _drawn_after(
-        numbers.seed(case, case.outside), len(draws[0].numbers)
+        numbers.seed(case, case.members[0]), len(draws[0].numbers)
     ):
         return Cause("state of rank 0", "all ranks were given the state of rank 0's generator")
     return Cause("seeded alike", "every rank is seeded alike")

@@ -22,7 +22,7 @@ class Nodes(Effect):
         del replica
         plan = self.case.get(nodes.Nodes)
         assert plan is not None
-        rank = self.setup.rank + self.case.outside
+        rank = self.case.members[self.setup.rank]
         variables = plan.variables(rank, self.case.ranks_needed)
         for name in variables:
             self._before.setdefault(name, os.environ.get(name))
