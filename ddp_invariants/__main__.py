@@ -1,5 +1,5 @@
 """`python -m ddp_invariants` is `ddp-invariants`."""
 
-from ddp_invariants.cli import main
+from ddp_invariants.cli.entry import run
 
-main(prog_name="ddp-invariants")
+run()

@@ -3,6 +3,8 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
+import errno
+
 
 class CertificateError(ValueError):
     """A file is no certificate, or was changed; the message is one sentence with the reason."""
@@ -91,6 +93,9 @@ class BaselineError(ValueError):
     """A file is no baseline, or an incomplete one; the message is one sentence with the reason."""
 
 
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO)
+"""Errors of a system that has run out of something, whatever file was asked for."""
+
 UNUSABLE_INPUT = (
     DeviationError,
     LoadFailure,
@@ -109,7 +114,7 @@ def unusable(error: BaseException) -> int:
     It is INCONCLUSIVE if the harness or the system failed, since then the user made no mistake.
     """
     failed = isinstance(error, HarnessError) or (
-        isinstance(error, OSError) and error.filename is None
+        isinstance(error, OSError) and (error.filename is None or error.errno in _EXHAUSTED)
     )
     return INCONCLUSIVE if failed else USAGE
 

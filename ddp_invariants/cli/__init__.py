@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ddp_invariants.cli.statuses import exit_statuses
-from ddp_invariants.errors import INTERRUPTED, USAGE
+from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, USAGE
 
 _COMMANDS = {
     "certify": "certify",
@@ -47,6 +47,13 @@ class Commands(click.Group):
             importlib.import_module(f"ddp_invariants.cli.{_COMMANDS[cmd_name]}"), cmd_name
         )
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. If nobody reads its output, click would end with 1, a verdict here."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            ctx.exit(INCONCLUSIVE)
 
     def main(
         self,

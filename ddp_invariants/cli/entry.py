@@ -1,0 +1,87 @@
+"""The process of the command line: its streams, and its exit status."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from ddp_invariants.cli import main
+from ddp_invariants.errors import INCONCLUSIVE, USAGE, unusable
+
+_STREAMS = (("stdin", os.O_RDONLY), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY))
+
+
+def run() -> NoReturn:
+    """Run the command line, and end with a documented exit status."""
+    _open_streams()
+    status = _status(_main)
+    status = _status(sys.stdout.flush) or status
+    _discard_output()
+    sys.exit(status)
+
+
+def _main() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        _print("ddp-invariants: the current folder does not exist any more")
+        sys.exit(USAGE)
+    main(prog_name="ddp-invariants")
+
+
+def _status(act: Callable[[], None]) -> int:
+    """Return the exit status of an act; 0 if the act ends as a function does.
+
+    Python ends with 1 after an error. Here, 1 means that something was judged and is violated.
+    """
+    try:
+        act()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 0
+    except BrokenPipeError:  # Nobody reads the output; a message would disturb.
+        return INCONCLUSIVE
+    except OSError as error:
+        _print(f"ddp-invariants: {error}")
+        return unusable(error)
+    except Exception:  # noqa: BLE001 - an error of any kind must not look like a verdict
+        _print(traceback.format_exc())
+        _print("ddp-invariants: the suite itself failed; please report the lines above")
+        return INCONCLUSIVE
+    return 0
+
+
+def _print(text: str) -> None:
+    """Print a text on stderr, if stderr can be written to."""
+    with suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the caller closed.
+
+    Otherwise, the next file that is opened would take the place of a closed stream, and what is
+    printed would go there.
+    """
+    for number, (name, mode) in enumerate(_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)  # noqa: FBT003 - the signature is Python's
+            setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115 - a number
+
+
+def _discard_output() -> None:
+    """Discard what could not be written: Python would try again at its end, and fail."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
