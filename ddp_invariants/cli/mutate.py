@@ -11,6 +11,7 @@ from ddp_invariants.cli.options import Whole
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.searching import say_interrupted, search, with_workers
 from ddp_invariants.cli.statuses import exit_statuses
+from ddp_invariants.cli.types import ParamType
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.processes.backends import ON_THE_CPU
@@ -27,7 +28,7 @@ MOST_SAMPLES = 5000
 """The length of the longest dataset. A sampler that makes lists takes minutes to shrink a million."""
 
 
-class Lines(click.ParamType[tuple[int, int]]):
+class Lines(ParamType[tuple[int, int]]):
     """The type of an option that takes the first and the last line of a part of a file."""
 
     name = "lines"
@@ -40,7 +41,7 @@ class Lines(click.ParamType[tuple[int, int]]):
         return int(parts[1]), int(parts[2] or parts[1])
 
 
-class Operator(click.ParamType[str]):
+class Operator(ParamType[str]):
     """The type of an option that takes the name of an operator."""
 
     name = "operator"

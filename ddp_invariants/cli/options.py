@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ddp_invariants.cli.types import ParamType
 from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.spec import OPTIONS, defaulting
 from ddp_invariants.processes.backends import BACKENDS, DEVICES
@@ -16,7 +17,7 @@ from ddp_invariants.session import option_texts
 from ddp_invariants.session.option_values import SECONDS, WORKERS, WholeNumber
 
 
-class Whole(click.ParamType[int]):
+class Whole(ParamType[int]):
     """The type of an option that takes a whole number.
 
     Args:
@@ -47,7 +48,7 @@ class Workers(Whole):
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
-class Part(click.ParamType[Split]):
+class Part(ParamType[Split]):
     """The type of an option that names a part of a run, such as 3/10."""
 
     name = "part"
