@@ -32,6 +32,8 @@ class Detection:
         failed: All rules that fail on the smallest case.
         cause: The cause that the diagnosis names; empty if it names none, or cannot tell two causes
             apart.
+        condition: When the fault shows, from the neighbours of the smallest case; empty if no
+            condition is known.
         failure_words: The report's fact and the value it got. If no cause is named, these words may name it.
         case: The smallest case in words.
         size: The size of the smallest case: ranks, layers and steps, or ranks and samples.
@@ -50,6 +52,7 @@ class Detection:
     rule: str = ""
     failed: tuple[str, ...] = ()
     cause: str = ""
+    condition: str = ""
     failure_words: str = ""
     case: str = ""
     size: str = ""

@@ -110,6 +110,7 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         rule=failure.rule,
         failed=survey.failed,
         cause=named,
+        condition=failure.condition,
         failure_words="" if failure.causes else f"{failure.fact}; {failure.got}",
         case=describe(case),
         size=size(case),

@@ -54,6 +54,8 @@ class Failure(Strict):
             the only one.
         first: Of the same case, the failure that explains this one, as "RULE: fact"; empty if this
             one explains most.
+        condition: When the implementation fails, from the neighbours of the smallest case; empty if
+            no condition is known.
         retells: The rule whose fact this is, if a rule about a situation tells the fact of another
             rule; otherwise empty.
     """
@@ -67,6 +69,7 @@ class Failure(Strict):
     event: str = ""
     causes: tuple[Cause, ...] = ()
     first: str = ""
+    condition: str = ""
     retells: str = ""
 
     def told_by(self, rule: str, situation: str) -> "Failure":

@@ -18,6 +18,7 @@ from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Inconclusive, violation_class
 from ddp_invariants.search import messages
+from ddp_invariants.search.boundary import condition
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.search.history import after_earlier_runs
 from ddp_invariants.search.runner import Runner
@@ -132,12 +133,14 @@ def _reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) ->
     Plain groups record nothing of what was sent; the search ran the same case on observed groups.
     """
     reported = _told_apart(runner, seen[0][0], case) if seen else failure
+    only = condition(runner, failure, case) if seen else ""
     same = reported.fact == failure.fact
     root, _ = underlying(runner, failure, case)
     return replace(
         reported,
         first=f"{root.rule}: {root.fact}" if root.rule != failure.rule else "",
         event=reported.event or failure.event,
+        condition=only,
         got=failure.got if same and ALL_RULES[reported.rule].invariant == "LIVE" else reported.got,
     )
 

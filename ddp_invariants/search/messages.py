@@ -58,8 +58,10 @@ def violation(
         fields.append(labelled("root cause (same case)", failure.first))
     if failure.event:
         fields.append(labelled("sent", failure.event))
-    if isinstance(case, TrainingCase) and case.perturbation.words:
-        fields.append(labelled("only when", case.perturbation.words))
+    perturbed = case.perturbation.words if isinstance(case, TrainingCase) else ""
+    only = "; ".join(filter(None, (failure.condition, perturbed)))
+    if only:
+        fields.append(labelled("only when", only))
     k, n = repeated
     fields += [
         labelled("case", describe(case)),

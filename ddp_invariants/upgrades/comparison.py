@@ -11,12 +11,12 @@ from itertools import zip_longest
 from typing import Any
 
 from ddp_invariants.cases.case import Case
+from ddp_invariants.cases.features import features
 from ddp_invariants.cases.fields import Strict
 from ddp_invariants.implementation.declarations import Declarations, SamplerDeclarations
 from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import RankEvidence, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.upgrades.condition import features
 from ddp_invariants.upgrades.difference import WARNING, Difference, numberless, steady
 from ddp_invariants.upgrades.numbers import OF_NO_NUMBERS, differing_numbers
 from ddp_invariants.upgrades.sequences import parting

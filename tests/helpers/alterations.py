@@ -8,7 +8,7 @@ class Alteration(NamedTuple):
 
     Attributes:
         wanted: The start of the name of the difference that must be found.
-        needs: A feature of the cases that can show it (`upgrades.condition`); empty for any.
+        needs: A feature of the cases that can show it (`cases.features`); empty for any.
         code: The code that alters torch, with `torch`, `dist`, `DDP`, `DistributedSampler`,
             `functools` and `warnings` at hand.
     """

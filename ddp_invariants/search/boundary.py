@@ -1,0 +1,260 @@
+"""The condition under which an implementation fails, from the neighbours of the smallest case.
+
+A smallest case of three ranks does not tell if the implementation fails from three ranks on, with
+three ranks, or with an odd number. So a few cases are run that differ from it in one number
+(`predicates`), and cases without one of its contents. A condition that any of them contradicts is
+not named.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.features import features
+from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.records.verdict import Failure
+from ddp_invariants.search.axes import PARAMETERS, Axis, axes, parameters, roomy
+from ddp_invariants.search.predicates import Line, Predicate, ranges
+from ddp_invariants.search.runner import Runner
+
+_CASES = 150
+"""The most cases that are run for one violation. Most violations take fifteen."""
+_CONTENTS = 12
+"""The most cases among them that lack one of the contents."""
+_OF_NUMBERS = frozenset(
+    {
+        *("one rank", "several ranks", "several steps", "accumulation", "several runs", "batches"),
+        *("padding", "fewer samples than ranks", "no samples", "several epochs", "a seed"),
+        *("a large seed", "a later epoch", "a large epoch", "many ranks", "a long dataset"),
+    }
+)
+"""The features that numbers decide: the axes tell more about these."""
+_RELATIONS: tuple[tuple[str, Callable[[int, int], bool]], ...] = (
+    ("the number of ranks does not divide the number of samples", lambda w, n: n % w != 0),
+    ("the number of ranks divides the number of samples", lambda w, n: n % w == 0),
+    ("there are fewer samples than ranks", lambda w, n: n < w),
+    ("there are not fewer samples than ranks", lambda w, n: n >= w),
+    ("there are more samples than ranks", lambda w, n: n > w),
+    ("there are not more samples than ranks", lambda w, n: n <= w),
+)
+"""The relations of a sampler's ranks W and samples N that real code treats in its own way."""
+
+
+@dataclass(frozen=True)
+class _Named:
+    """An axis with its condition: both come from the same cases."""
+
+    axis: Axis
+    predicate: Predicate
+    line: Line
+
+    def __str__(self) -> str:
+        """Return the condition in words, with the numbers that were asked."""
+        asked = ranges(self.line.answers)
+        return f"{self.axis.noun} is {self.predicate.words} (asked: {asked})"
+
+
+def condition(runner: Runner, failure: Failure, case: Case) -> str:
+    """Return in words when an implementation fails; empty if no condition is known.
+
+    Args:
+        runner: Runs the cases.
+        failure: The failure of the smallest case.
+        case: The smallest case.
+    """
+    if not _is_asked(runner, failure, case):
+        return ""
+    asker = _Asker(runner, failure.rule)
+    if asker.fails(case) is not True:
+        return ""
+    related = [*_related(asker, case)]
+    known = [] if not related else ["the number of ranks", "the number of samples"]
+    roomier = roomy(case)
+    base = roomier if asker.fails(roomier) else case
+    own = [axis for axis in axes(case, runner.scope.max_world_size) if axis.noun not in known]
+    numbers = [*_numbers(asker, case, base, own)]
+    counted = any(named.axis.noun == PARAMETERS for named in numbers)
+    words = (
+        *related,
+        *map(str, numbers),
+        *_contents(asker, case, counted=counted),
+        *_lacking(asker, base),
+    )
+    return "; ".join(words)
+
+
+def _is_asked(runner: Runner, failure: Failure, case: Case) -> bool:
+    """Return whether the neighbours of a case take little time and tell about its failure."""
+    options = runner.options
+    costly = isinstance(case, TrainingCase) and (case.kills or case.rounds > 1)
+    return not (
+        costly
+        or failure.rule == ENDS
+        or runner.hung
+        or options.isolation == "fresh"
+        or options.journal is not None
+        or failure.rule not in ALL_RULES
+        or ALL_RULES[failure.rule].alone
+    )
+
+
+class _Asker:
+    """The neighbours of a smallest case, each run once.
+
+    Args:
+        runner: Runs the cases.
+        rule: The rule that fails on the smallest case.
+    """
+
+    def __init__(self, runner: Runner, rule: str) -> None:
+        self._runner, self._rule = runner, rule
+        self._known: dict[Case, bool | None] = {}
+
+    def fails(self, case: Case | None) -> bool | None:
+        """Return whether a case fails; None if it cannot be told."""
+        if case is None or self._runner.hung:
+            return None
+        if case not in self._known:
+            if len(self._known) >= _CASES or not _fits(self._runner, case):
+                return None
+            self._known[case] = self._run(case)
+        return self._known[case]
+
+    def along(self, axis: Axis, case: Case, number: int) -> bool | None:
+        """Return whether a case fails with another number on an axis."""
+        return self.fails(axis.at(case, number))
+
+    def _run(self, case: Case) -> bool | None:
+        findings = self._runner.findings(case, rule=self._rule)
+        failed = {failure.rule for failure in self._runner.failures(findings, case)}
+        if failed:
+            return None if ENDS in failed else True
+        own = findings.get(self._rule)
+        return None if own is None or own.unjudged or not own.about else False
+
+
+def _fits(runner: Runner, case: Case) -> bool:
+    """Return whether the implementation can be asked a case as it is."""
+    scope = runner.scope
+    if isinstance(case, ShardCase):
+        return scope.fit_shards(case) == case
+    return case.ranks_needed <= scope.max_world_size and scope.fit(case) == case
+
+
+def _related(asker: _Asker, case: Case) -> Iterator[str]:
+    """Yield the relation of a sampler's ranks and samples that decides the failure."""
+    if not isinstance(case, ShardCase):
+        return
+    points: dict[tuple[int, int], bool] = {}
+
+    def ask(size: int, number: int) -> None:
+        asked = replace(case, world_size=size, data=replace(case.data, samples=number))
+        answer = asker.fails(asked) if number else None
+        if answer is not None:
+            points[size, number] = answer
+
+    ranks, samples = case.world_size, case.data.samples
+    for beside in (*((ranks, samples + more) for more in (-1, 1, 2)), (ranks + 1, samples)):
+        ask(*beside)
+    if all(points.values()):
+        return
+    for size in range(max(2, ranks), max(2, ranks) + 3):
+        for number in dict.fromkeys((samples, size - 1, size, size + 1, 2 * size, 2 * size + 1)):
+            ask(size, number)
+    fitting = [
+        words
+        for words, holds in _RELATIONS
+        if all(holds(*point) == failed for point, failed in points.items())
+    ]
+    if len(fitting) == 1 and len(set(points.values())) == 2:
+        yield fitting[0]
+
+
+def _numbers(asker: _Asker, case: Case, base: Case, own: Sequence[Axis]) -> Iterator[_Named]:
+    """Yield the conditions on the numbers of a case that no other number contradicts."""
+    found: list[_Named] = []
+    for axis in own:
+        origin = (
+            case if axis.is_size or asker.fails(axis.at(base, axis.start)) is not True else base
+        )
+        if asker.fails(axis.at(origin, axis.start)) is not True:
+            continue
+        line = Line(partial(asker.along, axis, origin), axis.start, axis.least, axis.most)
+        predicate = line.predicate()
+        if predicate is not None:
+            found.append(_Named(axis, predicate, line))
+    for each in found:
+        if _stands(asker, case, base, each, own, {other.axis.noun: other for other in found}):
+            yield each
+
+
+def _stands(
+    asker: _Asker,
+    case: Case,
+    base: Case,
+    named: _Named,
+    own: Sequence[Axis],
+    found: Mapping[str, _Named],
+) -> bool:
+    """Return whether a condition stays the same if each other number is one larger."""
+    axis = named.axis
+    held = [number for number, failed in named.line.answers.items() if not failed]
+    beside = min(held, key=lambda number: abs(number - axis.start))
+    origins = (case,) if axis.is_size else (case, base)
+    for other, origin in product(own, origins):
+        if other.noun == axis.noun or other.excludes == axis.noun:
+            continue
+        moved = other.at(origin, other.start + 1)
+        still = None if moved is None else asker.fails(axis.at(moved, axis.start))
+        if still is None:
+            continue
+        if not still:
+            # The other number has a condition of its own, or the two depend on each other.
+            if other.noun in found and not found[other.noun].predicate.holds(other.start + 1):
+                continue
+            return False
+        assert moved is not None
+        if asker.fails(axis.at(moved, beside)) is True:
+            return False
+    return True
+
+
+def _contents(asker: _Asker, case: Case, *, counted: bool) -> Iterator[str]:
+    """Yield the contents of a case without which it does not fail.
+
+    Args:
+        asker: Runs the cases.
+        case: The smallest case.
+        counted: True if the number of parameters decides. Then a case with fewer of them tells
+            nothing about its contents.
+    """
+    own = {*features(case)} - _OF_NUMBERS
+    needed: dict[str, bool] = {}
+    for plainer in simpler(case):
+        lost = {*features(case)} - {*features(plainer)}
+        if len(needed) >= _CONTENTS:
+            break
+        if counted and parameters(plainer) != parameters(case):
+            continue
+        if len(lost) != 1 or {*features(plainer)} - {*features(case)}:
+            continue
+        name = lost.pop()
+        if name in own and needed.get(name, True):
+            answer = asker.fails(plainer)
+            if answer is not None:
+                needed[name] = not answer
+    yield from (f"the case contains {name}" for name, is_so in needed.items() if is_so)
+
+
+def _lacking(asker: _Asker, case: Case) -> Iterator[str]:
+    """Yield the arguments with which a sampler does not fail."""
+    if isinstance(case, ShardCase):
+        for name in ("shuffle", "drop_last"):
+            if not getattr(case.data, name):
+                added = replace(case, data=replace(case.data, **{name: True}))
+                if asker.fails(added) is False:
+                    yield f"the case has no {name}"

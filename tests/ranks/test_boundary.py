@@ -1,0 +1,89 @@
+"""Tests of the conditions that a violation names, on composed faults whose triggers are known."""
+
+from pathlib import Path
+
+import pytest
+
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.scope import Scope, UnderTest
+from ddp_invariants.faults.generated.choices import PARTS
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.invariants import root_failure
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.search.boundary import condition
+from ddp_invariants.search.trial import Options, Trial
+
+PLAIN = Model(1, (Layer("linear"),))
+
+
+def _condition(pool: Pool, store: Path, operator: str, trigger: str, case: Case) -> str:
+    """Return the condition of a composed fault, whose smallest case is given."""
+    fault = (("operator", operator), ("trigger", trigger))
+    ddp, sampler = Ddp("reference"), Sampler("reference")
+    if isinstance(case, TrainingCase):
+        ddp = Ddp(PARTS["ddp"].target, (("layout", "each"), *fault))
+    else:
+        sampler = Sampler(PARTS["sampler"].target, fault)
+    trial = Trial(pool, UnderTest(ddp, sampler, Scope(max_world_size=8)), Options(store=store))
+    failure = root_failure(trial.failures(trial.findings(case), case))
+    assert failure is not None
+    return condition(trial, failure, case)
+
+
+@pytest.mark.parametrize(
+    ("operator", "trigger", "case", "words"),
+    [
+        ("sum", "always", TrainingCase(PLAIN), ""),
+        (
+            "sum",
+            "65 elements",
+            TrainingCase(Model(65, (Layer("linear"),))),
+            "the number of elements is at least 65",
+        ),
+        ("sum", "odd ranks", TrainingCase(PLAIN, 3), "the number of ranks is odd"),
+        (
+            "sum",
+            "last bucket",
+            TrainingCase(Model(1, (Layer("linear", bias=True),))),
+            "the number of parameters is at least 2",
+        ),
+        (
+            "sum",
+            "float64",
+            TrainingCase(Model(1, (Layer("linear", dtype="float64"),))),
+            "the case contains float64",
+        ),
+        ("short", "always", ShardCase(world_size=1, data=Data(samples=1)), ""),
+        (
+            "short",
+            "no power of two",
+            ShardCase(world_size=3, data=Data(samples=1)),
+            "the number of ranks is no power of two",
+        ),
+        (
+            "short",
+            "uneven",
+            ShardCase(data=Data(samples=1)),
+            "the number of ranks does not divide the number of samples",
+        ),
+        (
+            "short",
+            "third epoch",
+            ShardCase(world_size=1, data=Data(samples=1), epochs=(3,)),
+            "the last epoch is 3",
+        ),
+        (
+            "short",
+            "in order",
+            ShardCase(world_size=1, data=Data(samples=1)),
+            "the case has no shuffle",
+        ),
+    ],
+)
+def test_a_condition_is_that_of_the_trigger(
+    pool: Pool, tmp_path: Path, operator: str, trigger: str, case: Case, words: str
+) -> None:
+    """The condition is the trigger of the fault, in the terms of cases."""
+    assert _condition(pool, tmp_path, operator, trigger, case).partition(" (")[0] == words
