@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
 from dataclasses import replace
+from types import MethodType
 from typing import Any, ClassVar, Self
 
 import torch
@@ -244,6 +245,28 @@ def first_group_only(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module
 
 
 first_group_only.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it
+
+
+def steps_its_own(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Right: each rank's optimizer updates parameters of its own, and sends them to the others."""
+    wrapper, plain = _Reference(module), optimizer.step
+
+    def step(_self: Optimizer) -> None:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        others = {p: p.grad for number, p in enumerate(parameters) if number % size != rank}
+        for parameter in others:
+            parameter.grad = None
+        plain()
+        for parameter, gradient in others.items():
+            parameter.grad = gradient
+        for number, parameter in enumerate(parameters):
+            whole = parameter.detach().contiguous().clone()
+            dist.broadcast(whole, number % size)
+            parameter.detach().copy_(whole)
+
+    optimizer.step = MethodType(step, optimizer)  # type: ignore[method-assign]  # as libraries do
+    return wrapper, optimizer
 
 
 def _averages_before_steps(optimizer: Optimizer) -> None:

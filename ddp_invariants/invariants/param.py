@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants.compare import apart, outside, parted
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
@@ -83,8 +84,21 @@ def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | 
     """Compare momentum, moments and step counts bitwise."""
     stateful = any(tensors.layout.slots for tensors in view.every_rank("state"))
     tally.meet({"optimizer with state": stateful})
+    if view.evidence.ranks[0].driven.get(OPTIMIZER) and _is_dealt(view):
+        raise Unjudged(
+            "wrapping returned the optimizer, which keeps the state of a parameter on some ranks "
+            "alone: if it shards its state, declare optimizer = own"
+        )
     return _identical(
         view, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
+    )
+
+
+def _is_dealt(view: EvidenceView) -> bool:
+    """Return whether the ranks hold states of different parameters."""
+    return any(
+        len({tuple(slot.name for slot in tensors.layout.slots) for tensors in records}) > 1
+        for records in (view.every_rank("state", step) for step in view.steps("state"))
     )
 
 

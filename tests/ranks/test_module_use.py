@@ -1,5 +1,6 @@
 """A wrapped module has the hooks, names, modes and copies of the unwrapped one."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.records.verdict import Failure, Finding
@@ -88,3 +89,12 @@ def test_averaging_the_first_group_alone_shows_with_a_second_group(
     assert trial.findings(CASE)["PARAM-1"].failure is None
     findings = trial.findings(CASE.with_situation(ModuleUse(("groups",))))
     assert findings["PARAM-1"].failure is not None
+
+
+def test_a_sharded_optimizer_that_nobody_declares_is_not_accused(make_trial: TrialMaker) -> None:
+    """Each rank holds the momentum of its own parameters, and all parameters are right."""
+    trial = make_trial(ddp="ddp_invariants.faults.modules:steps_its_own", scope=Scope())
+    findings = trial.findings(replace(CASE, optimizer=Optimizer(momentum=0.5)))
+    assert _failures(findings) == {}
+    assert "declare optimizer = own" in findings["PARAM-2"].unjudged
+    assert findings["PARAM-3"].compared

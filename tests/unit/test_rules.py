@@ -22,6 +22,7 @@ from ddp_invariants.cases.program import (
     Unused,
 )
 from ddp_invariants.implementation.declarations import Buckets, Declarations, SamplerDeclarations
+from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.buckets import reductions_per_step
 from ddp_invariants.invariants.comm import WITHHELD
@@ -32,10 +33,12 @@ from ddp_invariants.oracle import balls
 from ddp_invariants.records.evidence import (
     Defect,
     Incident,
+    Layout,
     Moment,
     RaisedError,
     RankEvidence,
     ShardEvidence,
+    Tensors,
     TrainingEvidence,
 )
 from ddp_invariants.records.trace import Call, LastCalls, label
@@ -1006,6 +1009,23 @@ def test_poisoned_steps_are_left_to_grad7() -> None:
     assert findings["GRAD-2"].failure is None
     assert findings["GRAD-3"].failure is None
     assert findings["GRAD-2"].compared < judge(right())["GRAD-2"].compared
+
+
+@pytest.mark.parametrize("returned", [True, False])
+def test_a_state_on_some_ranks_alone_is_no_violation_if_wrapping_returned_the_optimizer(
+    returned: bool,
+) -> None:
+    """Such an optimizer may shard its state; any other optimizer steps alike on all ranks."""
+    evidence = right()
+    driven = {OPTIMIZER: "the one that wrapping returned"} if returned else {}
+    empty = {
+        key: Tensors(Layout(()), b"") for key in evidence.ranks[1].tensors if key[0] == "state"
+    }
+    ranks = [replace(rank, driven=driven) for rank in evidence.ranks]
+    ranks[1] = replace(ranks[1], tensors={**ranks[1].tensors, **empty})
+    finding = judge(replace(evidence, ranks=tuple(ranks)))["PARAM-2"]
+    assert bool(finding.unjudged) == returned
+    assert (finding.failure is None) == returned
 
 
 def test_missing_evidence_is_unjudged_never_a_pass_or_an_accusation() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ddp_invariants.implementation.adapter import Context
-from ddp_invariants.implementation.names import BUILT_ON
+from ddp_invariants.implementation.names import BUILT_ON, OPTIMIZER
 from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS
 from ddp_invariants.ranks.driving.imports import required
 from ddp_invariants.ranks.driving.known import known_within
@@ -227,6 +227,7 @@ class Drive:
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:
             made, self.brought = made[0], made[1]
+            self.driven[OPTIMIZER] = "the one that wrapping returned"
             if self.driver.optimizer is not None and not (
                 self.driver.call and self.driver.call.takes_optimizer
             ):
