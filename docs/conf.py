@@ -50,7 +50,7 @@ napoleon_numpy_docstring = False
 nitpick_ignore_regex = [("py:.*", ".*")]
 
 
-_LISTS = {"docs/index": "", "docs/rules": "rules/"}
+_LISTS = {"docs/index": "", "docs/rules": "rules/", "docs/reports/README": ""}
 """The pages whose lists of links make the site's contents, and how their links begin."""
 
 

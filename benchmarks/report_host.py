@@ -1,0 +1,71 @@
+"""A process that imports torch once, and forks the ranks of each report's script.
+
+    python benchmarks/report_host.py FOLDER SCRIPT RANKS [SCRIPT RANKS]...
+
+The ranks find each other by the variables of torchrun. Rank R of a script NAME.py writes to
+FOLDER/NAME.R. A rank that still runs after `SECONDS` is killed.
+"""
+
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+SECONDS = 60
+"""The time that a script may take, in seconds."""
+
+
+def free_port() -> int:
+    """Return a port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def run_rank(script: Path, rank: int, ranks: int, port: int, folder: Path) -> None:
+    """Run a script in this process as one rank, and end the process."""
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    with (folder / f"{script.stem}.{rank}").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.stdout.flush()
+        os._exit(0)  # On a normal exit, gloo's threads abort some of the processes.
+
+
+def run_script(script: Path, ranks: int, folder: Path) -> None:
+    """Run a script on some ranks, and wait until all have ended."""
+    port = free_port()
+    left = set()
+    for rank in range(ranks):
+        process = os.fork()
+        if not process:
+            run_rank(script, rank, ranks, port, folder)
+        left.add(process)
+    deadline = time.monotonic() + SECONDS
+    while left and time.monotonic() < deadline:
+        left = {process for process in left if os.waitpid(process, os.WNOHANG)[0] == 0}
+        time.sleep(0.02)
+    for process in left:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+if __name__ == "__main__":
+    _, FOLDER, *REST = sys.argv
+    for SCRIPT, RANKS in zip(REST[::2], REST[1::2], strict=True):
+        run_script(Path(SCRIPT), int(RANKS), Path(FOLDER))

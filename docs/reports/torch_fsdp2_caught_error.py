@@ -1,0 +1,44 @@
+"""fully_shard makes wrong steps after an exception that is caught in a backward."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+
+
+def fail(_gradient):
+    raise RuntimeError("an error in the user's backward, on all ranks")
+
+
+def trained(sharded, failing):
+    """Return the parameters after three steps, all ranks on the same batch."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    if sharded:
+        fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    inputs = torch.arange(8.0).reshape(2, 4) / 8
+    if failing:
+        outputs = model(inputs)
+        outputs.register_hook(fail)
+        try:
+            outputs.sum().backward()
+        except RuntimeError:
+            optimizer.zero_grad()
+    for _ in range(3):
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+
+
+plain = trained(sharded=False, failing=False)
+for failing in (False, True):
+    shards = trained(sharded=True, failing=failing)
+    close = all(torch.allclose(p, s) for p, s in zip(plain, shards, strict=True))
+    print(f"rank {rank}, {failing=}: as in plain training {close}, expected True")
+dist.destroy_process_group()
