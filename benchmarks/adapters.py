@@ -11,31 +11,13 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
-import venv
 from pathlib import Path
 
-LIBRARIES = {
-    "accelerate": ("accelerate", "safetensors", "psutil", "huggingface_hub", "packaging", "pyyaml"),
-    "fabric": ("lightning", "lightning-utilities", "torchmetrics", "fsspec", "packaging"),
-    "ignite": ("pytorch-ignite", "packaging"),
-    "fsdp2": (),
-}
-"""The distributions that each adapter needs beside torch; the first one is the library."""
+from environments import installed
 
-
-def installed(folder: Path, packages: tuple[str, ...]) -> Path:
-    """Make an environment with some packages, and return its interpreter."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    (here,) = folder.glob("lib/python*/site-packages")
-    (here / "suite.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
-    if packages:
-        command = [str(python), "-m", "pip", "install", "-q", "--no-deps", *packages]
-        subprocess.run(command, check=True)
-    return python
+NAMES = ("accelerate", "fabric", "ignite", "fsdp2")
 
 
 def discovered(python: Path, name: str, folder: Path) -> tuple[int, dict[str, list[str]]]:
@@ -57,9 +39,9 @@ def discovered(python: Path, name: str, folder: Path) -> tuple[int, dict[str, li
 
 def main() -> None:
     """Test the named adapters; all if none is named."""
-    for name in sys.argv[1:] or LIBRARIES:
+    for name in sys.argv[1:] or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            python = installed(Path(folder) / "env", LIBRARIES[name])
+            python = installed(Path(folder) / "env", name)
             began = time.monotonic()
             status, standings = discovered(python, name, Path(folder))
             wrong = standings.get("silently wrong", []) + standings.get("crashes", [])

@@ -6,6 +6,7 @@ The ranks find each other by the variables of torchrun. Rank R of a script NAME.
 FOLDER/NAME.R. A rank that still runs after `SECONDS` is killed.
 """
 
+import gc
 import os
 import runpy
 import signal
@@ -67,5 +68,6 @@ def run_script(script: Path, ranks: int, folder: Path) -> None:
 
 if __name__ == "__main__":
     _, FOLDER, *REST = sys.argv
+    gc.freeze()  # A collection would write to, and so copy, the pages that ranks share.
     for SCRIPT, RANKS in zip(REST[::2], REST[1::2], strict=True):
         run_script(Path(SCRIPT), int(RANKS), Path(FOLDER))

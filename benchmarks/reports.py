@@ -10,33 +10,16 @@ the lines under *Seen* in the report. With `--write`, the script writes them the
 import re
 import subprocess
 import sys
-import sysconfig
 import tempfile
-import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from environments import installed
+
 ROOT = Path(__file__).resolve().parents[1]
 REPORTS = ROOT / "docs" / "reports"
 SEEN = re.compile(r"(## Seen\n\n```text\n)(.*?)(```\n)", re.DOTALL)
-
-LIBRARIES = {
-    "accelerate": "accelerate safetensors psutil huggingface_hub packaging pyyaml httpx2 httpcore2 "
-    "h2 hpack hyperframe tqdm filelock click shellingham typer anyio hf-xet truststore",
-    "catalyst": "catalyst tensorboardX hydra-slayer accelerate tqdm protobuf",
-    "datasets": "datasets pyarrow dill multiprocess xxhash pandas pytz huggingface_hub httpx "
-    "httpcore httpx2 httpcore2 h2 hpack hyperframe anyio tqdm aiohttp multidict yarl aiosignal "
-    "frozenlist aiohappyeyeballs propcache truststore",
-    "fairscale": "fairscale",
-    "ignite": "pytorch-ignite packaging",
-    "mmengine": "mmengine addict yapf termcolor platformdirs opencv-python-headless",
-    "opacus": "opacus scipy opt-einsum",
-    "torch": "",
-    "transformers": "transformers tokenizers safetensors regex huggingface_hub httpx2 httpcore2 "
-    "h2 hpack hyperframe anyio hf-xet tqdm truststore",
-}
-"""The distributions that a library's reports need beside torch; the first one is the library."""
 
 
 @dataclass(frozen=True)
@@ -102,23 +85,12 @@ def printed(python: str | Path, reports: Sequence[Report]) -> dict[str, list[str
         }
 
 
-def installed(folder: Path, packages: str) -> Path:
-    """Make an environment with some packages, and return its interpreter."""
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    (here,) = folder.glob("lib/python*/site-packages")
-    (here / "suite.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
-    command = [str(python), "-m", "pip", "install", "-q", "--no-deps", *packages.split()]
-    subprocess.run(command, check=True)
-    return python
-
-
 def run_library(library: str, reports: Sequence[Report]) -> dict[str, list[str]]:
     """Return what the reports on a library print, in an environment that has it."""
     if library == "torch":
         return printed(sys.executable, reports)
     with tempfile.TemporaryDirectory() as folder:
-        return printed(installed(Path(folder), LIBRARIES[library]), reports)
+        return printed(installed(Path(folder), library), reports)
 
 
 def rewrite(report: Report, lines: Sequence[str]) -> None:
