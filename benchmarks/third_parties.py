@@ -162,11 +162,17 @@ def run(names: Sequence[str]) -> None:
             python = installed(Path(folder) / "env", library)
             for name in names:
                 if ROWS[name].library == library:
-                    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-                    results[name] = judged(python, ROWS[name], Path(folder))
-                    text = json.dumps(dict(sorted(results.items())), indent=1)
-                    RESULTS.write_text(text + "\n", encoding="utf-8")
-                    print(f"{name}: {results[name]}", flush=True)
+                    result = judged(python, ROWS[name], Path(folder))
+                    print(f"{name}: {result}", flush=True)
+                    if result["levels"]:  # Otherwise it was not loaded, and the log says why.
+                        store(name, result)
+
+
+def store(name: str, result: dict[str, Any]) -> None:
+    """Store the result of an implementation beside those of the others."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) | {name: result}
+    text = json.dumps(dict(sorted(results.items())), indent=1)
+    RESULTS.write_text(text + "\n", encoding="utf-8")
 
 
 def write_page() -> None:
