@@ -12,10 +12,10 @@ LIBRARIES = {
     "datasets": "datasets pyarrow dill multiprocess xxhash pandas pytz huggingface_hub httpx "
     "httpcore httpx2 httpcore2 h2 hpack hyperframe anyio tqdm aiohttp multidict yarl aiosignal "
     "frozenlist aiohappyeyeballs propcache truststore",
-    "fabric": "lightning lightning-utilities torchmetrics fsspec packaging",
+    "fabric": "lightning lightning-utilities torchmetrics fsspec packaging pyyaml tqdm",
     "fairscale": "fairscale",
     "fsdp2": "",
-    "lightning": "lightning pytorch-lightning lightning-utilities torchmetrics fsspec packaging",
+    "lightning": "lightning pytorch-lightning lightning-utilities torchmetrics fsspec packaging pyyaml tqdm",
     "ignite": "pytorch-ignite packaging",
     "mmengine": "mmengine addict yapf termcolor platformdirs opencv-python-headless",
     "opacus": "opacus scipy opt-einsum",
