@@ -30,9 +30,10 @@ _OF_NUMBERS = frozenset(
         *("one rank", "several ranks", "several steps", "accumulation", "several runs", "batches"),
         *("padding", "fewer samples than ranks", "no samples", "several epochs", "a seed"),
         *("a large seed", "a later epoch", "a large epoch", "many ranks", "a long dataset"),
+        *("real numbers", "faint numbers", "scaled inputs"),
     }
 )
-"""The features that numbers decide: the axes tell more about these."""
+"""The features that numbers decide: the axes tell more about these, and values only show a failure."""
 _RELATIONS: tuple[tuple[str, Callable[[int, int], bool]], ...] = (
     ("the number of ranks does not divide the number of samples", lambda w, n: n % w != 0),
     ("the number of ranks divides the number of samples", lambda w, n: n % w == 0),
@@ -71,6 +72,10 @@ def condition(runner: Runner, failure: Failure, case: Case) -> str:
     asker = _Asker(runner, failure.rule)
     if asker.fails(case) is not True:
         return ""
+    # Rounding, or a wrong order, may not show in some neighbours with small integers for values.
+    fractions = replace(case, values="real") if isinstance(case, TrainingCase) else case
+    if asker.fails(fractions):
+        case = fractions
     related = [*_related(asker, case)]
     known = [] if not related else ["the number of ranks", "the number of samples"]
     roomier = roomy(case)
