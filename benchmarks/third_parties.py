@@ -77,7 +77,9 @@ ROWS = {
     "ignite": Row("ignite", "--ddp ignite"),
     "torch DistributedSampler": Row("torch", "--sampler torch"),
     "torchdata StatefulDistributedSampler": Row(
-        "torchdata", "--sampler torchdata.stateful_dataloader.sampler:StatefulDistributedSampler"
+        "torchdata",
+        "--sampler torchdata.stateful_dataloader.sampler:StatefulDistributedSampler",
+        report="torchdata_resume_epoch",
     ),
     "accelerate BatchSamplerShard": Row(
         "accelerate",
