@@ -338,6 +338,11 @@ class TrainingCase(Situated, Strict):
         return tuple(sorted(even_first[self.outside :]))
 
     @property
+    def has_gaps(self) -> bool:
+        """True if the ranks that train do not follow one another in the default group."""
+        return self.members[-1] - self.members[0] >= self.world_size
+
+    @property
     def ranks_needed(self) -> int:
         """The number of processes that the case needs."""
         return self.world_size + self.outside

@@ -61,11 +61,6 @@ def _kind(kind: str, *conditions: str, level: Level = "extended") -> Capability:
     )
 
 
-def _has_gaps(case: TrainingCase) -> bool:
-    """Return whether the ranks that train do not follow one another in the default group."""
-    return case.members[-1] - case.members[0] >= case.world_size
-
-
 def _low(dtype: Dtype) -> Capability:
     """Return the capability to train layers of a dtype of low precision beside others."""
     # An implementation that takes the first such dtype meets these situations without the others.
@@ -376,7 +371,7 @@ _OWN: dict[str, Capability] = {
         lambda case: replace(case.without(Resized), outside=0),
         replace(BASE, outside=1),
         frozenset({"a group without rank 0"}),
-        varieties={"with gaps": _has_gaps},
+        varieties={"with gaps": lambda case: case.has_gaps},
     ),
 }
 """Capabilities that are about the model, the optimizer and the other fields of a case."""

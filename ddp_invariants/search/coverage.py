@@ -91,8 +91,7 @@ def _group(case: TrainingCase) -> str:
     """Return the ranks of the default group that train, in a few words."""
     if not case.outside:
         return "all ranks"
-    follow = case.members[-1] - case.members[0] < case.world_size
-    return "without rank 0" if follow else "without rank 0, with gaps"
+    return "without rank 0, with gaps" if case.has_gaps else "without rank 0"
 
 
 def _largest(case: TrainingCase) -> int:
