@@ -231,7 +231,7 @@ class RankProcesses:
         if ranks in self._meetings:
             return self._meetings[ranks]
         store, file = self._store(ranks)
-        meeting = self._meetings[ranks] = _Meeting(f"{ranks[0]}-{ranks[-1]}", file)
+        meeting = self._meetings[ranks] = _Meeting("-".join(map(str, ranks)), file)
         self.require_answers(
             "connect to one another",
             {

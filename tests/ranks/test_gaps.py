@@ -51,3 +51,15 @@ def test_a_size_counted_from_end_to_end_shows_only_with_gaps(make_trial: TrialMa
     failure = trial.findings(CASE)["GRAD-2"].failure
     assert failure is not None
     assert "one rank too many" in failure.perhaps
+
+
+def test_groups_that_share_their_first_and_last_ranks_have_connections_of_their_own(
+    make_trial: TrialMaker,
+) -> None:
+    """Ranks 1, 2 and 3 train together after ranks 1 and 3 have, in the same processes."""
+    trial = make_trial(scope=Scope(5))
+    three = replace(CASE, world_size=3, outside=1)
+    for case in (three, CASE, three):
+        findings = trial.really(case)
+        assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+        assert findings["GRAD-2"].compared
