@@ -17,7 +17,7 @@ from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.search.axes import PARAMETERS, Axis, axes, parameters, roomy
+from ddp_invariants.search.axes import Axis, axes, parameters, roomy
 from ddp_invariants.search.predicates import Line, Predicate, ranges
 from ddp_invariants.search.runner import Runner
 
@@ -81,12 +81,10 @@ def condition(runner: Runner, failure: Failure, case: Case) -> str:
     roomier = roomy(case)
     base = roomier if asker.fails(roomier) else case
     own = [axis for axis in axes(case, runner.scope.max_world_size) if axis.noun not in known]
-    numbers = [*_numbers(asker, case, base, own)]
-    counted = any(named.axis.noun == PARAMETERS for named in numbers)
     words = (
         *related,
-        *map(str, numbers),
-        *_contents(asker, case, counted=counted),
+        *map(str, _numbers(asker, case, base, own)),
+        *_contents(asker, case),
         *_lacking(asker, base),
     )
     return "; ".join(words)
@@ -228,14 +226,10 @@ def _stands(
     return True
 
 
-def _contents(asker: _Asker, case: Case, *, counted: bool) -> Iterator[str]:
+def _contents(asker: _Asker, case: Case) -> Iterator[str]:
     """Yield the contents of a case without which it does not fail.
 
-    Args:
-        asker: Runs the cases.
-        case: The smallest case.
-        counted: True if the number of parameters decides. Then a case with fewer of them tells
-            nothing about its contents.
+    A case with fewer parameters tells nothing about its contents: it also has fewer buckets.
     """
     own = {*features(case)} - _OF_NUMBERS
     needed: dict[str, bool] = {}
@@ -243,7 +237,7 @@ def _contents(asker: _Asker, case: Case, *, counted: bool) -> Iterator[str]:
         lost = {*features(case)} - {*features(plainer)}
         if len(needed) >= _CONTENTS:
             break
-        if counted and parameters(plainer) != parameters(case):
+        if parameters(plainer) != parameters(case):
             continue
         if len(lost) != 1 or {*features(plainer)} - {*features(case)}:
             continue
