@@ -4,12 +4,13 @@ It uses no settings, plugins or conftests of that folder.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from ddp_invariants.discovery.probe import SIDES, Side
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.report.rulebook import PROPERTIES
@@ -28,16 +29,22 @@ _STATUSES: dict[int, int] = {
 
 
 class _ConfigKeeper:
-    """A plugin of the session: it passes on the user's command, and keeps the configuration."""
+    """A plugin of the session: it passes on the user's command, and keeps the configuration.
 
-    def __init__(self) -> None:
+    Args:
+        sides: The sides of the implementation that are judged.
+    """
+
+    def __init__(self, sides: Collection[Side]) -> None:
+        self._sides = sides
         self.config: pytest.Config | None = None
         self.interrupted = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Store the command before the session begins, since the session reads it."""
+        """Store the command and the sides before the session begins, since it reads them."""
         config.stash[state.COMMAND] = "ddp-invariants certify"
+        config.stash[state.SIDES] = self._sides
         self.config = config
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -54,7 +61,7 @@ def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionRes
         words: Options of pytest and of its plugin.
         of_sampler: Judge only the sampler.
     """
-    keeper = _ConfigKeeper()
+    keeper = _ConfigKeeper(("sampler",) if of_sampler else SIDES)
     properties = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
     settings = [
         "-c",

@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,9 @@ ENTERED_JOB = pytest.StashKey[bool]()
 
 COMMAND = pytest.StashKey[str]()
 """The stash key of the user's command, if it was not pytest; repeat lines begin with it."""
+
+SIDES = pytest.StashKey[Collection[probe.Side]]()
+"""The stash key of the sides to probe, if the session judges only one of the two."""
 
 
 class SessionState:
@@ -124,6 +127,7 @@ class SessionState:
                 sampler,
                 option.max_world_size,
                 [Path(item) for item in option.deviations],
+                sides=self.config.stash.get(SIDES, probe.SIDES),
             )
         if not (discovered.not_simulated or self._real_only or option.world_size_given):
             option.max_world_size = max(option.max_world_size, SIMULATED_WORLD_SIZE)
