@@ -7,6 +7,7 @@ not named.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -14,6 +15,8 @@ from itertools import product
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.features import features
 from ddp_invariants.cases.shrink import simpler
+from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure
@@ -23,6 +26,8 @@ from ddp_invariants.search.runner import Runner
 
 _CASES = 150
 """The most cases that are run for one violation. Most violations take fifteen."""
+_REAL_CASES = 20
+"""The most of them that run over a real backend, which takes longer."""
 _CONTENTS = 12
 """The most cases among them that lack one of the contents."""
 _OF_NUMBERS = frozenset(
@@ -31,9 +36,13 @@ _OF_NUMBERS = frozenset(
         *("padding", "fewer samples than ranks", "no samples", "several epochs", "a seed"),
         *("a large seed", "a later epoch", "a large epoch", "many ranks", "a long dataset"),
         *("real numbers", "faint numbers", "scaled inputs"),
+        *("perturbation", "turns"),
     }
 )
-"""The features that numbers decide: the axes tell more about these, and values only show a failure."""
+"""The features that are no conditions.
+
+The axes tell more about numbers. Values, timings and schedules only show a failure.
+"""
 _RELATIONS: tuple[tuple[str, Callable[[int, int], bool]], ...] = (
     ("the number of ranks does not divide the number of samples", lambda w, n: n % w != 0),
     ("the number of ranks divides the number of samples", lambda w, n: n % w == 0),
@@ -98,6 +107,7 @@ def _is_asked(runner: Runner, failure: Failure, case: Case) -> bool:
         costly
         or failure.rule == ENDS
         or runner.hung
+        or not options.shrinks
         or options.isolation == "fresh"
         or options.journal is not None
         or failure.rule not in ALL_RULES
@@ -108,13 +118,18 @@ def _is_asked(runner: Runner, failure: Failure, case: Case) -> bool:
 class _Asker:
     """The neighbours of a smallest case, each run once.
 
+    The neighbours have an account of their own: they count for no rule, and a neighbour that hangs
+    shortens no deadline of later cases.
+
     Args:
-        runner: Runs the cases.
+        runner: The trial's runner of cases.
         rule: The rule that fails on the smallest case.
     """
 
     def __init__(self, runner: Runner, rule: str) -> None:
-        self._runner, self._rule = runner, rule
+        self._runner = Runner(runner.pool, runner.under_test, runner.options)
+        self._runner.places = deepcopy(runner.places)
+        self._rule = rule
         self._known: dict[Case, bool | None] = {}
 
     def fails(self, case: Case | None) -> bool | None:
@@ -122,10 +137,15 @@ class _Asker:
         if case is None or self._runner.hung:
             return None
         if case not in self._known:
-            if len(self._known) >= _CASES or not _fits(self._runner, case):
+            if self._has_asked_enough(case) or not _fits(self._runner, case):
                 return None
             self._known[case] = self._run(case)
         return self._known[case]
+
+    def _has_asked_enough(self, case: Case) -> bool:
+        trains = isinstance(case, TrainingCase)  # Samplers are asked without ranks.
+        really = self._runner.ledger.ran[str(self._runner.pool.backend)] if trains else 0
+        return len(self._known) >= _CASES or really >= _REAL_CASES
 
     def along(self, axis: Axis, case: Case, number: int) -> bool | None:
         """Return whether a case fails with another number on an axis."""
@@ -134,8 +154,10 @@ class _Asker:
     def _run(self, case: Case) -> bool | None:
         findings = self._runner.findings(case, rule=self._rule)
         failed = {failure.rule for failure in self._runner.failures(findings, case)}
+        if self._rule in failed:
+            return True
         if failed:
-            return None if ENDS in failed else True
+            return None  # Another rule's failure may hide this one, or be its consequence.
         own = findings.get(self._rule)
         return None if own is None or own.unjudged or not own.about else False
 
@@ -152,10 +174,13 @@ def _related(asker: _Asker, case: Case) -> Iterator[str]:
     """Yield the relation of a sampler's ranks and samples that decides the failure."""
     if not isinstance(case, ShardCase):
         return
-    points: dict[tuple[int, int], bool] = {}
+    points = {(case.world_size, case.data.samples): True}
 
     def ask(size: int, number: int) -> None:
-        asked = replace(case, world_size=size, data=replace(case.data, samples=number))
+        try:
+            asked = replace(case, world_size=size, data=replace(case.data, samples=number))
+        except CaseError:
+            return
         answer = asker.fails(asked) if number else None
         if answer is not None:
             points[size, number] = answer
@@ -233,9 +258,10 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
     """
     own = {*features(case)} - _OF_NUMBERS
     needed: dict[str, bool] = {}
+    asked = 0
     for plainer in simpler(case):
         lost = {*features(case)} - {*features(plainer)}
-        if len(needed) >= _CONTENTS:
+        if asked >= _CONTENTS:
             break
         if parameters(plainer) != parameters(case):
             continue
@@ -244,9 +270,14 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
         name = lost.pop()
         if name in own and needed.get(name, True):
             answer = asker.fails(plainer)
+            asked += 1
             if answer is not None:
                 needed[name] = not answer
-    yield from (f"the case contains {name}" for name, is_so in needed.items() if is_so)
+    yield from (
+        f"the case contains {CAPABILITIES.get(name, name)}"
+        for name, is_so in needed.items()
+        if is_so
+    )
 
 
 def _lacking(asker: _Asker, case: Case) -> Iterator[str]:

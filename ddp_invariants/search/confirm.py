@@ -1,5 +1,6 @@
 """The confirmation of a failure: repeat it in fresh processes, find its root cause, store it."""
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.discovery.lacking import without_one
 from ddp_invariants.discovery.levels import uncommon, unimplied, without
-from ddp_invariants.errors import CaseError
+from ddp_invariants.errors import CaseError, HarnessError
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
 from ddp_invariants.invariants.diagnosis.causes import narrowed
@@ -62,6 +63,9 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         raise Inconclusive(
             messages.not_repeated(failure, name, case, runs=runs, repeat=repeat, unstored=unstored)
         )
+    if len(seen) == runs and (only := _condition(runner, failure, case)):
+        reported = replace(reported, condition=only)
+        unstored = store(runner, case, reported, (len(seen), runs), evidence, repeat)
     if isinstance(case, TrainingCase) and failure.rule != ENDS and not case.kills:
         # A certificate shows what the ranks send, which plain groups do not record.
         runner.findings(case, observed=True)
@@ -133,16 +137,25 @@ def _reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) ->
     Plain groups record nothing of what was sent; the search ran the same case on observed groups.
     """
     reported = _told_apart(runner, seen[0][0], case) if seen else failure
-    only = condition(runner, failure, case) if seen else ""
     same = reported.fact == failure.fact
     root, _ = underlying(runner, failure, case)
     return replace(
         reported,
         first=f"{root.rule}: {root.fact}" if root.rule != failure.rule else "",
         event=reported.event or failure.event,
-        condition=only,
         got=failure.got if same and ALL_RULES[reported.rule].invariant == "LIVE" else reported.got,
     )
+
+
+def _condition(runner: Runner, failure: Failure, case: Case) -> str:
+    """Return the condition of a failure; empty if none is known.
+
+    The violation is confirmed and stored by now, so a neighbour that cannot be run costs only the
+    condition.
+    """
+    with suppress(HarnessError, CaseError):
+        return condition(runner, failure, case)
+    return ""
 
 
 def underlying(runner: Runner, failure: Failure, case: Case) -> tuple[Failure, Case]:

@@ -59,7 +59,7 @@ def violation(
     if failure.event:
         fields.append(labelled("sent", failure.event))
     perturbed = case.perturbation.words if isinstance(case, TrainingCase) else ""
-    only = "; ".join(filter(None, (failure.condition, perturbed)))
+    only = "; ".join(filter(None, (perturbed, failure.condition)))
     if only:
         fields.append(labelled("only when", only))
     k, n = repeated

@@ -6,11 +6,14 @@ all answers and no other known condition does.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 _PERIODS = (2, 3, 4, 5, 6, 7, 8, 10, 16)
 """The divisors of conditions about remainders."""
 _QUESTIONS = 24
 """The most numbers that are asked along one axis."""
+_BEYOND = 25
+"""The numbers beyond the largest one, on which simple conditions must not differ unasked."""
 _AHEAD = (1, 2)
 """The distances of the larger numbers that are asked first, of both parities."""
 
@@ -70,13 +73,13 @@ def _of_a_kind(number: int) -> Iterator[Predicate]:
             yield _no_multiple(divisor)
 
 
-def _conditions(number: int, answers: Mapping[int, bool]) -> Iterator[Predicate]:
-    """Yield all conditions that a failing number meets, the simplest first.
+def _sizes(number: int, answers: Mapping[int, bool]) -> Iterator[Predicate]:
+    """Yield the conditions about its size that a failing number meets.
 
     Args:
         number: The number.
-        answers: Numbers, each with whether it failed. Of sizes only those beside a number that
-            held are possible.
+        answers: Numbers, each with whether it failed. Only sizes beside a number that held are
+            possible.
     """
     yield _between(number, number, f"{number}")
     held = [other for other, failed in answers.items() if not failed]
@@ -88,6 +91,17 @@ def _conditions(number: int, answers: Mapping[int, bool]) -> Iterator[Predicate]
         yield Predicate(f"at most {most}", most.__ge__)
     if least is not None and most is not None and least < most:
         yield _between(least, most, f"from {least} to {most}")
+
+
+def _simple(number: int, answers: Mapping[int, bool]) -> Iterator[Predicate]:
+    """Yield the conditions that real code uses most: sizes, powers of two, odd and even."""
+    yield from _sizes(number, answers)
+    yield from islice(_of_a_kind(number), 2)
+
+
+def _conditions(number: int, answers: Mapping[int, bool]) -> Iterator[Predicate]:
+    """Yield all conditions that a failing number meets, the simplest first."""
+    yield from _sizes(number, answers)
     for kind in _of_a_kind(number):
         yield kind
         yield _from(kind, number)
@@ -130,11 +144,6 @@ class Line:
             if answer is not None:
                 self.answers[number] = answer
         return self.answers.get(number)
-
-    @property
-    def asked(self) -> str:
-        """Return in words which numbers were asked."""
-        return ranges(self.answers)
 
     def predicate(self) -> Predicate | None:
         """Return the only condition that agrees with all numbers; None if there is no such one."""
@@ -179,9 +188,21 @@ class Line:
                 return None
             numbers.remove(best)
             self._answer(best)
-        if not left or not self._agrees(left[0], numbers):
+        if not left or not self._agrees(left[0], numbers) or self._has_rivals(left[0]):
             return None
         return left[0]
+
+    def _has_rivals(self, predicate: Predicate) -> bool:
+        """Return whether another simple condition fits, too.
+
+        It may differ only for numbers that no case can have: up to four ranks, `4` is `at least 4`.
+        """
+        numbers = range(self._least, self._most + _BEYOND)
+        return any(
+            other.fits(self.answers)
+            and any(other.holds(number) != predicate.holds(number) for number in numbers)
+            for other in _simple(self._start, self.answers)
+        )
 
     def _agrees(self, predicate: Predicate, numbers: Sequence[int]) -> bool:
         """Return whether further numbers agree with a condition, on either side if there are any."""

@@ -154,7 +154,7 @@ class Trial(Runner):
         unexcused = Trial(
             self.pool,
             replace(self.under_test, scope=replace(self.scope, deviating=())),
-            self.options,
+            replace(self.options, shrinks=False),
         )
         unexcused.places = self.places
         try:

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import pytest
 
+from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope, UnderTest
+from ddp_invariants.errors import HarnessError
 from ddp_invariants.faults.generated.choices import PARTS
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import root_failure
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import violation_class
+from ddp_invariants.search import confirm
 from ddp_invariants.search.boundary import condition
 from ddp_invariants.search.trial import Options, Trial
 
@@ -53,7 +57,7 @@ def _condition(pool: Pool, store: Path, operator: str, trigger: str, case: Case)
             "sum",
             "float64",
             TrainingCase(Model(1, (Layer("linear", dtype="float64"),))),
-            "the case contains float64",
+            "the case contains float64 parameters",
         ),
         ("short", "always", ShardCase(world_size=1, data=Data(samples=1)), ""),
         (
@@ -87,3 +91,33 @@ def test_a_condition_is_that_of_the_trigger(
 ) -> None:
     """The condition is the trigger of the fault, in the terms of cases."""
     assert _condition(pool, tmp_path, operator, trigger, case).partition(" (")[0] == words
+
+
+def test_a_dataset_without_samples_has_neighbours(pool: Pool, tmp_path: Path) -> None:
+    """No neighbour has fewer samples than none, and the accounts of the trial stay as they were."""
+    sampler = Sampler("ddp_invariants.faults.strided:AcceptsRankW")
+    case = ShardCase(world_size=1, data=Data(samples=0))
+    under_test = UnderTest(Ddp("reference"), sampler, Scope(max_world_size=8))
+    trial = Trial(pool, under_test, Options(store=tmp_path))
+    failure = trial.findings(case)["SHARD-7"].failure
+    assert failure is not None
+    before = trial.ledger.to_plain()
+    assert isinstance(condition(trial, failure, case), str)
+    assert trial.ledger.to_plain() == before
+    assert not trial.hung
+
+
+def test_an_error_in_a_neighbour_costs_only_the_condition(
+    make_trial: TrialMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The violation is confirmed and stored, whatever happens to its neighbours."""
+
+    def fail(*_: object) -> str:
+        raise HarnessError("no rank can be started")
+
+    monkeypatch.setattr(confirm, "condition", fail)
+    trial = make_trial(ddp=fault_of("NeverDivides"), cases=10)
+    with pytest.raises(violation_class("GRAD-2")) as raised:
+        trial.certify("GRAD-2")
+    assert "only when" not in str(raised.value)
+    assert [*trial.options.store.glob("*.json")]

@@ -54,6 +54,23 @@ def test_no_condition_is_named_that_is_not_known(fails: Callable[[int], bool | N
     assert Line(fails, 2, 1, 1000).predicate() is None
 
 
+@pytest.mark.parametrize(
+    ("start", "most", "fails"),
+    [
+        (4, 4, lambda number: number >= 4),
+        (3, 4, lambda number: number % 2),
+        (3, 5, lambda number: number % 2),
+        (16, 16, lambda number: number >= 16),
+    ],
+)
+def test_no_condition_is_named_that_only_the_largest_number_decides(
+    start: int, most: int, fails: Callable[[int], bool]
+) -> None:
+    """Up to four ranks, nobody can tell `4` from `at least 4`."""
+    assert Line(lambda number: bool(fails(number)), start, 2, most).predicate() is None
+    assert Line(lambda number: bool(fails(number)), start, 2, 40).predicate() is not None
+
+
 def test_numbers_in_a_row_are_a_range() -> None:
     """Two in a row are no range."""
     assert ranges([9, 1, 2, 3, 6, 5]) == "1 to 3, 5, 6, 9"
