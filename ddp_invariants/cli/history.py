@@ -29,7 +29,9 @@ _LAST = 20
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="write a page with the sessions and the verdict of each rule over time",
+    help=defaulting(
+        "write a page with the sessions and the verdict of each rule over time", "none is written"
+    ),
 )
 @with_json
 @click.pass_context

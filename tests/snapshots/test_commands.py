@@ -169,6 +169,7 @@ def test_every_option_has_its_default_in_the_help() -> None:
             unwritten = {
                 "certify": "73 no certificate, badge or proposal written; ",
                 "merge": "73 the output could not be written; ",
+                "history": "73 the page could not be written; ",
             }.get(name, "")
             assert f"64 {USAGE_ERROR}; {unwritten}130 interrupted." in text, name
     replaying = " ".join(invoke("replay", "--help").output.split())
