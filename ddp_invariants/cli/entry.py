@@ -42,7 +42,7 @@ def _status(act: Callable[[], None]) -> int:
     try:
         act()
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else 0
+        return _status_of(ended.code)
     except BrokenPipeError:  # Nobody reads the output; a message would disturb.
         return INCONCLUSIVE
     except OSError as error:
@@ -53,6 +53,16 @@ def _status(act: Callable[[], None]) -> int:
         _print("ddp-invariants: the suite itself failed; please report the lines above")
         return INCONCLUSIVE
     return 0
+
+
+def _status_of(code: object) -> int:
+    """Return the exit status of an end with a code, and print a code that is a text."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    _print(str(code))
+    return INCONCLUSIVE
 
 
 def _print(text: str) -> None:

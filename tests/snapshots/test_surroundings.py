@@ -123,6 +123,32 @@ def test_a_mistake_of_the_suite_is_inconclusive(
     assert told.endswith("the suite itself failed; please report the lines above\n")
 
 
+@pytest.mark.parametrize(
+    ("code", "status", "told"),
+    [
+        ("nothing was judged", INCONCLUSIVE, "nothing was judged\n"),
+        (VIOLATED, VIOLATED, ""),
+        (None, CERTIFIED, ""),
+    ],
+)
+def test_an_end_with_a_text_is_printed_and_no_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    code: object,
+    status: int,
+    told: str,
+) -> None:
+    """`sys.exit` of a file of the user may end with a text, a number or nothing."""
+
+    def leave(**_: str) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(entry, "main", leave)
+    with pytest.raises(SystemExit) as ended:
+        entry.run()
+    assert (ended.value.code, capsys.readouterr().err) == (status, told)
+
+
 def test_a_system_that_runs_out_of_something_is_no_usage_error() -> None:
     """An error about a named file is the user's, unless the system has run out of something."""
     assert unusable(FileNotFoundError(2, "no such file", "a")) == USAGE
