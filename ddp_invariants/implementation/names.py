@@ -30,7 +30,8 @@ ADAPTERS: dict[str, dict[str, str]] = {
 """The short names of the adapters that come with the suite; their libraries do not."""
 
 OPTIMIZER = "optimizer"
-"""The entry of how an implementation is driven which says that wrapping returned the optimizer."""
+"""The entry of how an implementation is driven which says that wrapping was given or returned
+the optimizer."""
 BUILT_ON = "built on"
 """The key of a DDP's `driven` that lists the short names of the known wrappers within it."""
 

@@ -205,6 +205,25 @@ def test_what_is_no_implementation_gets_one_sentence(
     assert sentence.replace("{path}", str(path)) in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("module", "the one that wrapping was given"),
+        ("None", "the one that wrapping was given"),
+        ("module, optimizer", "the one that wrapping returned"),
+    ],
+)
+def test_the_origin_of_the_optimizer_is_told(
+    pool: Pool, tmp_path: Path, returned: str, words: str
+) -> None:
+    """A function that takes the optimizer need not return it."""
+    path = tmp_path / "mine.py"
+    path.write_text(f"def wrap(module, optimizer):\n    return {returned}\n")
+    evidence = pool.train(CASE, Ddp(f"{path}:wrap"))
+    assert [rank.raised for rank in evidence.ranks] == [None, None]
+    assert {rank.driven["optimizer"] for rank in evidence.ranks} == {words}
+
+
 def test_a_name_in_another_file_is_suggested(pool: Pool, tmp_path: Path) -> None:
     """If another file in the same folder defines the name, the message names that file."""
     (tmp_path / "mine.py").write_text("x = 1")

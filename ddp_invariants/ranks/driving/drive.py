@@ -100,11 +100,10 @@ class Drive:
             return module
         optimizer = self._optimizer(module, context) if call.takes_optimizer else None
         made = call(module, context, module, optimizer)
-        return (
-            made
-            if optimizer is None or isinstance(made, tuple)
-            else (module if made is None else made, optimizer)
-        )
+        if optimizer is not None and not isinstance(made, tuple):
+            self.brought = optimizer
+            self.driven[OPTIMIZER] = "the one that wrapping was given"
+        return made
 
     def make_optimizer(self, wrapped: Any, context: Context) -> Any:
         if self.brought is not None:
