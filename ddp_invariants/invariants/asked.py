@@ -18,7 +18,7 @@ def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
     A sampler may refuse a way, if it raises on all ranks.
 
     Raises:
-        Unjudged: The sampler raised in one of the two processes.
+        Unjudged: The sampler raised in one of the two processes, or an iteration is missing.
     """
     raised = view.evidence.answers[1].get("raised")
     if raised is not None:
@@ -36,6 +36,11 @@ def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
         failure = _different(view, situation, first, second[number])
         if failure is not None:
             return failure
+    missing = [
+        reason for each in view.answer["asked"] for reason in each.get("missing", ()) if reason
+    ]
+    if missing:
+        raise Unjudged(missing[0])
     return None
 
 
@@ -101,7 +106,8 @@ def _unfit(
         return None
     if isinstance(situation, ChangedLength):
         return _of_a_changed_length(view, situation, got)
-    for number, shards in enumerate(zip(*got, strict=True)):
+    # A rank that raises when it loads a state has no last iteration.
+    for number, shards in enumerate(zip(*got, strict=False)):
         rule = first_wrong(view.case, view.declared.padding, shards)
         if rule:
             return Failure(

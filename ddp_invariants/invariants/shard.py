@@ -216,6 +216,7 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
     source=SOURCE,
     draws=ShardDraws(scaled=True, asked=True),
     after="SHARD-5",
+    needs_all=True,
     script=Script(checks=("determined",)),
     level="core",
 )

@@ -1,6 +1,7 @@
 """Samplers that a program asks in other ways, judged on handmade evidence."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,13 @@ from ddp_invariants.cases.program import Data
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.spec import Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.ranks.shards import shards
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking import (
@@ -90,6 +94,49 @@ def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
     )
     assert failure is not None
     assert failure.fact == "another process gets other indices from the same arguments"
+
+
+def test_an_iteration_that_is_missing_is_not_judged() -> None:
+    """What the ranks did answer is compared, even if some have one iteration less."""
+    for got, failed in (([[3, 1], [0, 2]], False), ([[3, 1], [0, 3], [0, 2]], True)):
+        answer = {**yielded(got, [[0, 2], [1, 3]]), "missing": ["it raises", ""]}
+        answers = tuple({**PLAIN, "asked": [answer]} for _ in range(2))
+        case = replace(CASE, situations=(UnsetEpoch(),))
+        finding = judge(ShardEvidence(case, answers))["SHARD-4"]
+        assert (finding.failure is not None) == failed
+        assert finding.unjudged == ("" if failed else "it raises")
+
+
+SAVING = """
+from torch.utils.data import DistributedSampler
+
+class Saving(DistributedSampler):
+    def set_epoch(self, epoch):
+        super().set_epoch(epoch)
+        self.told = epoch
+
+    def state_dict(self):
+        return {"epoch": self.TOLD}
+
+    def load_state_dict(self, state):
+        self.set_epoch(state["epoch"])
+"""
+"""A sampler that holds the epoch of a state under the name TOLD."""
+
+
+@pytest.mark.parametrize(("told", "iterations"), [("epoch", 3), ("told", 2)])
+def test_a_state_that_cannot_be_saved_is_no_iteration(
+    tmp_path: Path, told: str, iterations: int
+) -> None:
+    """SHARD-4 accuses no sampler that saves nothing before `set_epoch`, and is not judged."""
+    path = tmp_path / "saving.py"
+    path.write_text(SAVING.replace("TOLD", told))
+    case = replace(CASE, situations=(UnsetEpoch(),), saved_after=0)
+    answer = shards(case, SamplerMaker(Sampler(f"{path}:Saving")), disturb=1)
+    assert [len(got) for got in answer["asked"][0]["got"]] == [iterations] * 2
+    finding = judge(ShardEvidence(case, (answer, answer)))["SHARD-4"]
+    assert finding.failure is None
+    assert ("raises AttributeError" in finding.unjudged) == (iterations == 2)
 
 
 def test_a_sampler_that_raises_in_one_process_is_no_crash_of_a_probe() -> None:

@@ -15,10 +15,12 @@ class Asked(NamedTuple):
     Attributes:
         got: Of each iteration.
         wanted: The indices expected, if they are not those of an epoch that was asked plainly.
+        missing: The reason why an iteration is missing; empty if none is.
     """
 
     got: list[list[int]]
     wanted: list[list[int]] | None = None
+    missing: str = ""
 
 
 Way = Callable[[Any, ShardCase, SamplerMaker, int], Asked | None]
@@ -41,8 +43,9 @@ def answers(case: ShardCase, make: SamplerMaker, ranks: Sequence[int]) -> list[d
 
     Returns:
         By situation: `got[rank]` and `wanted[rank]` of `Asked`, None where a rank raised or cannot
-        be asked so; `raised[rank]`, the type and the text of an exception, or ""; and
-        `errors[rank]`, the exception as plain data, or None.
+        be asked so; `raised[rank]`, the type and the text of an exception, or "";
+        `errors[rank]`, the exception as plain data, or None; and `missing[rank]`, the reason why
+        an iteration is missing, or "".
     """
     return [_answer(situation, case, make, ranks) for situation in case.situations]
 
@@ -51,7 +54,7 @@ def _answer(
     situation: Any, case: ShardCase, make: SamplerMaker, ranks: Sequence[int]
 ) -> dict[str, Any]:
     """Ask the last rank first, because an answer must not depend on that order."""
-    got, wanted, raised, errors = [], [], [], []
+    got, wanted, raised, errors, missing = [], [], [], [], []
     for rank in reversed(ranks):
         asked, error, data = None, "", None
         try:
@@ -63,11 +66,13 @@ def _answer(
         wanted.append(None if asked is None else asked.wanted)
         raised.append(error)
         errors.append(data)
+        missing.append("" if asked is None else asked.missing)
     return {
         "got": got[::-1],
         "wanted": wanted[::-1],
         "raised": raised[::-1],
         "errors": errors[::-1],
+        "missing": missing[::-1],
     }
 
 
