@@ -54,7 +54,8 @@ class TrainingCase(Situated, Strict):
         world_size: Ranks in the data-parallel group, W.
         outside: The number of ranks that train nothing. In the default group they are ranks 0, 2
             and so on. If there are any, the implementation gets a subgroup that does not contain
-            rank 0. If there are two, the subgroup's ranks do not follow one another.
+            rank 0. If there are two, and at least two ranks train, the subgroup's ranks do not
+            follow one another.
         steps: Optimizer updates.
         accumulation: Backwards per step, K, each on its own batch (micro-steps). The loss is
             divided by K, so that a step trains on a global batch of K * W * B samples.
