@@ -212,6 +212,35 @@ class KeepsMeans(nn.Module):
                 parameter.grad = mean
 
 
+class PicklesNoHandles(nn.Module):
+    """Right: hooks average the gradients, and a pickled wrapper has no handles of them."""
+
+    # A rank without a gradient sends nothing, and a parameter has its hook from the start.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed", "unfreeze")}
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+        self.handles = [
+            parameter.register_post_accumulate_grad_hook(self._average)
+            for parameter in module.parameters()
+            if parameter.requires_grad
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "handles": []}
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def _average(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        mean = parameter.grad.contiguous().clone()
+        dist.all_reduce(mean, group=self.group)
+        parameter.grad.copy_(mean / dist.get_world_size(self.group))
+
+
 class SharesMeans(KeepsMeans):
     """A deep copy computes its means in the tensors of the original
     (similar: pytorch/pytorch#44798).

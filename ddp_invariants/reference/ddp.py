@@ -17,9 +17,10 @@ import hashlib
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -169,6 +170,13 @@ class DistributedDataParallel(nn.Module):
         A copy plans for its own parameters when it first runs.
         """
         return {**self.__dict__, "_buckets": [], "_hooks": []}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return a copy that reduces the gradients of its own parameters."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        twin.__dict__.update(deepcopy(self.__getstate__(), memo))
+        return twin
 
     # A step.
 

@@ -1,6 +1,7 @@
 """A wrapped module has the hooks, names, modes and copies of the unwrapped one."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -39,6 +40,27 @@ FAULTS: dict[str, Use] = {
     "SharesMeans": "wrapper copies",
 }
 
+SUMMING = """
+    def after_backward(self, wrapped, optimizer):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    dist.all_reduce(parameter.grad)
+"""
+ADAPTER = """
+import torch.distributed as dist
+
+class Summing:
+    def wrap(self, module, context):
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor.detach(), 0)
+        self.held = module
+        return module
+
+    AFTER
+"""
+"""An adapter whose calls sum gradients, or hold the module, beside the wrapper."""
+
 
 def _failures(findings: dict[str, Finding]) -> dict[str, Failure]:
     """Return the failures of rules, less that of a wrapper which communicates after backward."""
@@ -56,6 +78,7 @@ def _failures(findings: dict[str, Finding]) -> dict[str, Failure]:
         "ddp_invariants.faults.modules:SavesTheModule",
         "ddp_invariants.faults.modules:HooksBesideOthers",
         "ddp_invariants.faults.modules:KeepsMeans",
+        "ddp_invariants.faults.modules:PicklesNoHandles",
     ],
 )
 def test_a_right_wrapper_is_still_a_module(make_trial: TrialMaker, ddp: str) -> None:
@@ -89,6 +112,33 @@ def test_averaging_the_first_group_alone_shows_with_a_second_group(
     assert trial.findings(CASE)["PARAM-1"].failure is None
     findings = trial.findings(CASE.with_situation(ModuleUse(("groups",))))
     assert findings["PARAM-1"].failure is not None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "",
+        "def before_batch(self, wrapped, optimizer): self.optimizer = optimizer",
+        "def forward(self, wrapped, *args): return self.held(*args)",
+        "def backward(self, wrapped, optimizer, loss): loss.backward()",
+    ],
+)
+def test_no_copy_is_trained_by_calls_that_hold_the_original(
+    make_trial: TrialMaker, tmp_path: Path, more: str
+) -> None:
+    """An adapter that sums over the optimizer's parameters would sum those of the original."""
+    path = tmp_path / "adapter.py"
+    path.write_text(ADAPTER.replace("AFTER", more or SUMMING))
+    scope = Scope(declared=Declarations(reduction="sum", unsupported=("unused",)))
+    trial = make_trial(ddp=f"{path}:Summing", scope=scope)
+    case = replace(CASE, world_size=3)
+    if not more:
+        plain = trial.findings(case)
+        assert _failures(plain) == {}
+        assert plain["PARAM-3"].compared
+    finding = trial.findings(case.with_situation(ModuleUse(("wrapper copies",))))["MOD-3"]
+    assert finding.failure is None
+    assert not finding.compared
 
 
 def test_a_sharded_optimizer_that_nobody_declares_is_not_accused(make_trial: TrialMaker) -> None:

@@ -16,8 +16,8 @@ from ddp_invariants.situations.module_use import COPIED_GRADIENTS, ModuleUse
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
-_COPYING = ("__deepcopy__", "__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
-"""The methods by which a class says how to copy its objects."""
+_STEPPING = frozenset({"before_batch", "forward", "backward", "after_backward"})
+"""The methods of an adapter in a step. They may hold on to the wrapper or to its optimizer."""
 
 
 @effect(lambda case: (use := case.get(ModuleUse)) is not None and "wrapper copies" in use.uses)
@@ -48,12 +48,17 @@ def _train_copy(stepper: "Stepper", inputs: Tensor) -> Replica:
     """Train a deep copy of the wrapper for a step, and return the copy of its module.
 
     Raises:
-        NotImplementedError: The optimizer that wrapping returned would go on with the wrapper.
+        NotImplementedError: An object besides the wrapper would go on with the original: the
+            optimizer that wrapping was given or returned, or the caller's code in a step.
     """
     trained = stepper.trained
     drive, optimizer = trained.drive, trained.optimizer
     if drive.brought is not None:
-        raise NotImplementedError("wrapping returned an optimizer, of which the copy has none")
+        raise NotImplementedError(
+            "wrapping was given or returned an optimizer, of which the copy has none"
+        )
+    if drive.driver.after is not None or _STEPPING & drive.driver.methods:
+        raise NotImplementedError("functions beside the wrapper, which are not copied, run a step")
     wrapped, module = deepcopy((trained.wrapped, trained.replica))
     if module not in (wrapped.modules() if isinstance(wrapped, nn.Module) else ()):
         raise NotImplementedError("a deep copy of the wrapper has no copy of its module")
@@ -75,12 +80,9 @@ def _says_how(kind: type) -> bool:
     """Return whether a class says how to copy its objects.
 
     Otherwise a copy of a module has no hooks on its parameters, as torch documents, and trains
-    alone.
+    alone. `__getstate__`, `__setstate__` and `__reduce__` may serve files alone, and say nothing.
     """
-    plain = {nn.Module, Replica, object, *Replica.__mro__}
-    return any(
-        name in vars(each) for each in kind.__mro__ if each not in plain for name in _COPYING
-    )
+    return "__deepcopy__" in (name for each in kind.__mro__ for name in vars(each))
 
 
 def _state(module: nn.Module) -> Iterator[str]:
