@@ -66,8 +66,8 @@ def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
 @training.rule(
     "MOD-3",
     "A deep copy of the wrapped module or of its wrapper is independent of it: neither altering nor "
-    "training the copy changes the module's parameters, buffers or gradients. If the wrapper says "
-    "how to copy it, the copy's gradients are equal on all ranks, too.",
+    "training the copy changes the module's parameters, buffers or gradients. If the wrapper "
+    "has `__deepcopy__`, the copy's gradients are equal on all ranks, too.",
     needs=(COPIES, WRAPPER_COPIES),
     source=_SOURCE,
     applies="capability",
@@ -77,6 +77,7 @@ def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
         lacks("takes no deep copy of its module", "module_copies", "wrapper_copies"),
     ),
     after="MOD-2",
+    needs_all=True,
     costs=3,
     script=_SCRIPT,
 )
@@ -84,16 +85,23 @@ def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare what a copy's training does to the module with what it does to the twin."""
     fact = "a deep copy is not independent of the module"
     uses: dict[Use, str] = {"copies": COPIES, "wrapper copies": WRAPPER_COPIES}
-    return _used_alike(view, tally, "MOD-3", uses, fact) or _copies_agree(view)
+    return _used_alike(view, tally, "MOD-3", uses, fact) or _copies_agree(view, tally)
 
 
-def _copies_agree(view: EvidenceView) -> Failure | None:
-    """Compare the gradients of each rank's copy of the wrapper with those of rank 0's copy."""
+def _copies_agree(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare the gradients of each rank's copy of the wrapper with those of rank 0's copy.
+
+    Raises:
+        Unjudged: Only some ranks recorded such gradients.
+    """
     gradients_W = [
         use.got for each in view.evidence.ranks for use in each.uses if use.use == COPIED_GRADIENTS
     ]
-    if len(gradients_W) < view.case.world_size:
+    if not gradients_W:
         return None
+    if len(gradients_W) < view.case.world_size:
+        raise Unjudged(view.cut_short or "only some ranks recorded the gradients of a copy")
+    tally.compared += sum(map(len, gradients_W))
     for rank, gradients in enumerate(gradients_W):
         if gradients != gradients_W[0]:
             where = f"rank {rank} of {view.case.world_size}, step 1"

@@ -94,7 +94,8 @@ class ModuleUse(Situation):
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the uses that can happen in it."""
         copies: tuple[Use, ...] = ("copies", "wrapper copies")
-        for dropped in ((), copies[1:], ("groups",), (*copies[1:], "groups"), (*copies, "groups")):
+        fewer: tuple[tuple[Use, ...], ...] = ((), copies[1:], copies)
+        for dropped in (*fewer, *((*each, "groups") for each in fewer)):
             uses = tuple(use for use in self.uses if use not in dropped)
             try:
                 return case.with_situation(ModuleUse(uses))

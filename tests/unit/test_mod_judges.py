@@ -1,6 +1,7 @@
 """MOD rules fail on handmade evidence of a module that its wrapper changes as a module."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from handmade import CASE, right
@@ -9,7 +10,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import ModuleEvents
 from ddp_invariants.records.verdict import Finding
-from ddp_invariants.situations.module_use import COPIED_GRADIENTS, WRAPPER_COPIES, ModuleUse
+from ddp_invariants.situations.module_use import COPIED_GRADIENTS, WRAPPER_COPIES, ModuleUse, Use
 
 USED = CASE.with_situation(ModuleUse(("names", "modes", "hooks", "copies")))
 EVENTS = ["before the forward", "after the forward"]
@@ -45,18 +46,26 @@ def test_a_rule_compares_the_events_of_its_uses(use: str, rule: str) -> None:
 
 
 def test_copies_of_the_wrapper_must_hold_equal_gradients() -> None:
-    """A copy that trains alone is named; nothing is compared if a rank has no such copy."""
+    """A copy that trains alone is named; gradients of some ranks alone are not judged."""
     evidence = right(CASE.with_situation(ModuleUse(("wrapper copies",))))
     trained = ModuleEvents("wrapper copies", 1, EVENTS, EVENTS)
-    for values, differ in ((("1", "1"), False), (("1", "2"), True), (("1",), False)):
-        copies = [[ModuleEvents(COPIED_GRADIENTS, 1, [value], [])] for value in values] + [[]]
+    for values, differ, compared in (
+        (("1", "1"), False, 4),
+        (("1", "2"), True, 4),
+        (("1",), False, 0),
+        ((), False, 2),
+    ):
+        copies = [[ModuleEvents(COPIED_GRADIENTS, 1, [value], [])] for value in values] + [[], []]
         ranks = tuple(
             replace(rank, uses=[trained, *copies[number]])
             for number, rank in enumerate(evidence.ranks)
         )
         finding = judge(replace(evidence, ranks=ranks))["MOD-3"]
         assert (finding.failure is not None) == differ
-        assert finding.met == {WRAPPER_COPIES}
+        assert finding.compared == compared
+        assert finding.met == ({WRAPPER_COPIES} if compared else frozenset())
+        reason = "only some ranks recorded the gradients of a copy"
+        assert finding.unjudged == ("" if compared else reason)
         if finding.failure is not None:
             assert finding.failure.where == "rank 1 of 2, step 1"
             assert finding.failure.got == "event 0: 2; expected: 1 (1 of 1 events)"
@@ -66,6 +75,19 @@ def test_a_use_that_left_no_events_is_not_judged() -> None:
     """A run that ends before the use proves nothing."""
     assert used()["MOD-1"].unjudged == "no use of the module was recorded"
     assert not judge(right())["MOD-1"].about
+
+
+def test_a_use_that_can_happen_is_kept_where_another_cannot() -> None:
+    """A single step takes no copies; an optimizer that loads a state takes no groups."""
+    use = ModuleUse(get_args(Use))
+    single = use.fitted(replace(CASE, steps=1)).get(ModuleUse)
+    assert single == ModuleUse(("names", "modes", "hooks", "groups"))
+    assert ModuleUse(("copies", "groups")).fitted(replace(CASE, steps=1)).get(ModuleUse) == (
+        ModuleUse(("groups",))
+    )
+    assert use.fitted(CASE).get(ModuleUse) == use
+    outside = use.fitted(replace(CASE, outside=1)).get(ModuleUse)
+    assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups"))
 
 
 def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
