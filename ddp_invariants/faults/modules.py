@@ -215,8 +215,10 @@ class KeepsMeans(nn.Module):
 class PicklesNoHandles(nn.Module):
     """Right: hooks average the gradients, and a pickled wrapper has no handles of them."""
 
-    # A rank without a gradient sends nothing, and a parameter has its hook from the start.
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed", "unfreeze")}
+    # A rank without a gradient sends nothing, and only parameters of the start have hooks.
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "unfreeze", "assign")
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
