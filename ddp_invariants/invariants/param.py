@@ -86,8 +86,8 @@ def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | 
     tally.meet({"optimizer with state": stateful})
     if view.evidence.ranks[0].driven.get(OPTIMIZER) and _is_dealt(view):
         raise Unjudged(
-            "wrapping was given or returned the optimizer, which keeps the state of a parameter on some ranks "
-            "alone: if it shards its state, declare optimizer = own"
+            "wrapping was given or returned the optimizer, which keeps the state of a parameter on "
+            "some ranks alone: if it shards its state, declare optimizer = own"
         )
     return _identical(
         view, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
