@@ -256,19 +256,17 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
 
     A case with fewer parameters tells nothing about its contents: it also has fewer buckets.
     """
-    own = {*features(case)} - _OF_NUMBERS
+    own, count = {*features(case)}, parameters(case)
     needed: dict[str, bool] = {}
     asked = 0
     for plainer in simpler(case):
-        lost = {*features(case)} - {*features(plainer)}
         if asked >= _CONTENTS:
             break
-        if parameters(plainer) != parameters(case):
+        left = {*features(plainer)}
+        if parameters(plainer) != count or not left < own or len(own - left) != 1:
             continue
-        if len(lost) != 1 or {*features(plainer)} - {*features(case)}:
-            continue
-        name = lost.pop()
-        if name in own and needed.get(name, True):
+        (name,) = own - left
+        if name not in _OF_NUMBERS and needed.get(name, True):
             answer = asker.fails(plainer)
             asked += 1
             if answer is not None:
