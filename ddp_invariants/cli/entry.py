@@ -20,9 +20,7 @@ def run() -> NoReturn:
     """Run the command line, and end with a documented exit status."""
     _open_streams()
     status = _status(_main)
-    status = _status(sys.stdout.flush) or status
-    _discard_output()
-    sys.exit(status)
+    sys.exit(_status(_flush) or status)
 
 
 def _main() -> None:
@@ -89,9 +87,16 @@ def _open_streams() -> None:
             setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115 - a number
 
 
-def _discard_output() -> None:
-    """Discard what could not be written: Python would try again at its end, and fail."""
+def _flush() -> None:
+    """Write what was printed; what cannot be written is discarded.
+
+    Otherwise, Python would try again at its end, and fail.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     try:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        raise
