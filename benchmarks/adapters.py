@@ -17,7 +17,7 @@ from pathlib import Path
 
 from environments import installed
 
-NAMES = ("accelerate", "fabric", "ignite", "fsdp2")
+from ddp_invariants.implementation.names import ADAPTERS
 
 
 def discovered(python: Path, name: str, folder: Path) -> tuple[int, dict[str, list[str]]]:
@@ -39,7 +39,7 @@ def discovered(python: Path, name: str, folder: Path) -> tuple[int, dict[str, li
 
 def main() -> None:
     """Test the named adapters; all if none is named."""
-    for name in sys.argv[1:] or NAMES:
+    for name in sys.argv[1:] or ADAPTERS["ddp"]:
         with tempfile.TemporaryDirectory() as folder:
             python = installed(Path(folder) / "env", name)
             began = time.monotonic()

@@ -22,6 +22,8 @@ from typing import Any
 from environments import LIBRARIES, installed
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from ddp_invariants.implementation.names import ADAPTERS
+
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "third_parties.json"
 PAGE = HERE.parent / "docs" / "third-parties.md"
@@ -188,7 +190,9 @@ def write_page() -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    page = environment.get_template("third-parties.md.j2").render(rows=rows, budget=BUDGET)
+    page = environment.get_template("third-parties.md.j2").render(
+        rows=rows, budget=BUDGET, adapters=ADAPTERS["ddp"]
+    )
     PAGE.write_text(page, encoding="utf-8")
 
 
