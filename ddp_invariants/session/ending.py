@@ -7,6 +7,8 @@ import re
 import signal
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +24,7 @@ from ddp_invariants.search.ledger import Ledger
 _PR_SET_PDEATHSIG = 1
 """The number of an operation, as in the kernel's linux/prctl.h."""
 AGAIN = 0.01
-"""Seconds until a lost interrupt is raised again: a callback takes microseconds."""
+"""Seconds between two looks whether Python has done with a lost interrupt."""
 
 
 def heed_interrupts() -> None:
@@ -43,9 +45,26 @@ def _ignored(hook: Any, ignored: Any) -> None:
     if ignored.exc_type is not KeyboardInterrupt:
         hook(ignored)
         return
-    again = threading.Timer(AGAIN, _thread.interrupt_main)
-    again.daemon = True
-    again.start()
+    try:
+        _thread.start_new_thread(_interrupt_again, ())
+    except KeyboardInterrupt:
+        _thread.start_new_thread(_interrupt_again, ())
+
+
+def _interrupt_again() -> None:
+    """Interrupt the main thread, once it is no longer in the hook, where Python ignores that, too.
+
+    The hook returns without waiting for this thread. `threading.Timer` waits until its thread runs,
+    and on a loaded machine the interrupt arrives during that wait.
+    """
+    main = threading.main_thread().ident
+    assert main is not None, "it has started, since it was interrupted"
+    while any(
+        frame.f_code is _ignored.__code__
+        for frame, _ in traceback.walk_stack(sys._current_frames().get(main))
+    ):
+        time.sleep(AGAIN)
+    signal.pthread_kill(main, signal.SIGINT)
 
 
 def end_with_main_process() -> None:
