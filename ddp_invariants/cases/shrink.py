@@ -124,13 +124,13 @@ def _without(case: TrainingCase, removed: Situation) -> tuple[Situation, ...]:
 
 
 def simpler_each(
-    found: tuple[Any, ...], plainest: Callable[[Any], Any]
+    values: tuple[Any, ...], plainest: Callable[[Any], Any]
 ) -> Iterator[tuple[Any, ...]]:
     """Yield some plans without one of them, or with a simpler one."""
-    for index, one in enumerate(found):
-        yield found[:index] + found[index + 1 :]
-        for plain in simpler_fields(one, plainest(one)):
-            yield (*found[:index], plain, *found[index + 1 :])
+    for index, value in enumerate(values):
+        yield values[:index] + values[index + 1 :]
+        for plain in simpler_fields(value, plainest(value)):
+            yield (*values[:index], plain, *values[index + 1 :])
 
 
 def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
@@ -156,8 +156,8 @@ def _simpler_shard(case: ShardCase) -> Iterator[ShardCase]:
     if case.saved_after is not None:
         yield replace(case, saved_after=None, resumed_by=None)
         yield from (replace(case, saved_after=count) for count in range(case.saved_after))
-        others = () if case.resumed_by is None else (None, *range(1, case.resumed_by))
-        yield from (replace(case, resumed_by=world_size) for world_size in others)
+        sizes = () if case.resumed_by is None else (None, *range(1, case.resumed_by))
+        yield from (replace(case, resumed_by=world_size) for world_size in sizes)
 
 
 def _smaller(number: int, least: int) -> Iterator[int]:

@@ -47,12 +47,12 @@ def uncommon(case: Case) -> dict[str, Level]:
             **{name: "extended" for name, present in _OF_SAMPLERS.items() if present(case)},
             **{situation.capability: situation.level for situation in case.situations},
         }
-    found = {name: each.level for name, each in _UNCOMMON.items() if each.present(case)}
+    names = {name: each.level for name, each in _UNCOMMON.items() if each.present(case)}
     for situation in case.situations:
         # A situation with capabilities is named by them.
-        if situation.level != "core" and not found.keys() & situation.capabilities().keys():
-            found[situation.kind] = situation.level
-    return found
+        if situation.level != "core" and not names.keys() & situation.capabilities().keys():
+            names[situation.kind] = situation.level
+    return names
 
 
 def without(case: Case, name: str, scope: Scope) -> Case:

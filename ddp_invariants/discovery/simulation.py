@@ -57,8 +57,10 @@ def _difference(simulated: TrainingEvidence, real: TrainingEvidence) -> str:
         assert incident is not None
         place = "simulated" if simulated.incident is not None else "real"
         return f"a case ends in one place; in the other, its {place} ranks {incident.kind}"
-    for rank, (one, other) in enumerate(zip(simulated.ranks, real.ranks, strict=True)):
-        why = _differs(one, other)
+    for rank, (simulated_rank, real_rank) in enumerate(
+        zip(simulated.ranks, real.ranks, strict=True)
+    ):
+        why = _differs(simulated_rank, real_rank)
         if why:
             return f"rank {rank} of a case differs in {why} from a rank of its own process"
     return ""
@@ -70,8 +72,8 @@ def _differs(simulated: RankEvidence, real: RankEvidence) -> str:
         words = [rank.raised.message if rank.raised else "none" for rank in (simulated, real)]
         return f"the exception that it raises ({words[0]}; {words[1]})"
     for moment, step in sorted(simulated.tensors.keys() | real.tensors.keys()):
-        one, other = simulated.tensors.get((moment, step)), real.tensors.get((moment, step))
-        if one is None or other is None or one.bits != other.bits:
+        tensors, twins = (rank.tensors.get((moment, step)) for rank in (simulated, real))
+        if tensors is None or twins is None or tensors.bits != twins.bits:
             return f"{moment!r} of step {step}"
     calls = [[[call.agreed for call in group] for group in rank.sent] for rank in (simulated, real)]
     return "" if calls[0] == calls[1] else "the collectives that it sends"

@@ -141,10 +141,10 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
 )
 def surroundings_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with unusual surroundings: every step's gradients and update must be right."""
-    found = view.case.get(Surroundings)
-    if found is None:
+    surroundings = view.case.get(Surroundings)
+    if surroundings is None:
         raise NotAbout("the surroundings are usual")
-    conditions = [CONDITIONS[name] for name in found.unusual]
+    conditions = [CONDITIONS[name] for name in surroundings.unusual]
     failure = _every_step(view, tally)
     if failure is not None:
         return failure.told_by("LIVE-7", f"with {' and '.join(conditions)}")
@@ -183,11 +183,11 @@ def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | N
         raise Unjudged(view.cut_short or EvidenceView(alone).cut_short)
     count = len(earlier.runs)
     runs = "another run" if count == 1 else f"{count} other runs"
-    found = first_difference(
+    difference = first_difference(
         view.evidence, alone, tally, f"in new processes, without {runs} before,"
     )
-    if found is not None:
-        where, got = found
+    if difference is not None:
+        where, got = difference
         return Failure("LIVE-8", "a run depends on earlier runs of its processes", where, got)
     if view.cut_short:
         raise Unjudged(view.cut_short)

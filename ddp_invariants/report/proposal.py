@@ -48,22 +48,24 @@ def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Pro
     """
     if any(each.level == "core" and each.verdict == "violated" for each in levels):
         return ()
-    found: dict[str, Proposed] = {}
+    proposed: dict[str, Proposed] = {}
     for broken in (group for each in levels for group in each.broken):
-        for name in _declarable(broken, discovery, found):
+        for name in _declarable(broken, discovery, proposed):
             rules = ", ".join(broken.rules)
-            found[name] = Proposed(_side(name), name, f"{rules} violated")
+            proposed[name] = Proposed(_side(name), name, f"{rules} violated")
     for probed in (*discovery.ddp_probes, *discovery.sampler_probes):
         name = probed.capability
-        if name not in found and _is_proposed(probed) and _may_declare(name, discovery):
-            found[name] = Proposed(_side(name), name, probed.standing.value)
-    return tuple(found.values())
+        if name not in proposed and _is_proposed(probed) and _may_declare(name, discovery):
+            proposed[name] = Proposed(_side(name), name, probed.standing.value)
+    return tuple(proposed.values())
 
 
-def _declarable(broken: Broken, discovery: Discovery, found: dict[str, Proposed]) -> Iterator[str]:
+def _declarable(
+    broken: Broken, discovery: Discovery, proposed: dict[str, Proposed]
+) -> Iterator[str]:
     """Yield the capability whose declaration excludes a group of violations, if there is one."""
     names = [name for name in broken.names if _may_declare(name, discovery)]
-    if names and not found.keys() & set(names):
+    if names and not proposed.keys() & set(names):
         yield next((name for name in NEVER if name in names), names[0])
 
 

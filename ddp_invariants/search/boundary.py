@@ -204,7 +204,7 @@ def _related(asker: _Asker, case: Case) -> Iterator[str]:
 
 def _numbers(asker: _Asker, case: Case, base: Case, own: Sequence[Axis]) -> Iterator[_Named]:
     """Yield the conditions on the numbers of a case that no other number contradicts."""
-    found: list[_Named] = []
+    conditions: list[_Named] = []
     for axis in own:
         origin = (
             case if axis.is_size or asker.fails(axis.at(base, axis.start)) is not True else base
@@ -214,9 +214,9 @@ def _numbers(asker: _Asker, case: Case, base: Case, own: Sequence[Axis]) -> Iter
         line = Line(partial(asker.along, axis, origin), axis.start, axis.least, axis.most)
         predicate = line.predicate()
         if predicate is not None:
-            found.append(_Named(axis, predicate, line))
-    for each in found:
-        if _stands(asker, case, base, each, own, {other.axis.noun: other for other in found}):
+            conditions.append(_Named(axis, predicate, line))
+    for each in conditions:
+        if _stands(asker, case, base, each, own, {named.axis.noun: named for named in conditions}):
             yield each
 
 
@@ -226,7 +226,7 @@ def _stands(
     base: Case,
     named: _Named,
     own: Sequence[Axis],
-    found: Mapping[str, _Named],
+    conditions: Mapping[str, _Named],
 ) -> bool:
     """Return whether a condition stays the same if each other number is one larger."""
     axis = named.axis
@@ -242,7 +242,9 @@ def _stands(
             continue
         if not still:
             # The other number has a condition of its own, or the two depend on each other.
-            if other.noun in found and not found[other.noun].predicate.holds(other.start + 1):
+            if other.noun in conditions and not conditions[other.noun].predicate.holds(
+                other.start + 1
+            ):
                 continue
             return False
         assert moved is not None

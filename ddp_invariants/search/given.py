@@ -100,8 +100,8 @@ class Ranks:
             return
         if rule not in ALL_RULES:
             raise KeyError(f"there is no rule {rule!r}")
-        found = self.trial.findings(case, rule=rule).get(rule)
-        if found is not None and found.failure is not None and self.trial.counts(rule, case):
-            raise violation_class(rule)(str(found.failure), found.failure, case)
-        if found is not None and found.unjudged:
-            raise Inconclusive(f"{rule}: {found.unjudged}")
+        finding = self.trial.findings(case, rule=rule).get(rule)
+        if finding is not None and finding.failure is not None and self.trial.counts(rule, case):
+            raise violation_class(rule)(str(finding.failure), finding.failure, case)
+        if finding is not None and finding.unjudged:
+            raise Inconclusive(f"{rule}: {finding.unjudged}")

@@ -36,10 +36,10 @@ def after_earlier_runs(
     Returns:
         The failure of DEPENDS and the case; None if no earlier runs make the case fail again.
     """
-    found, tries = failing_after_others(runner, rule, case), iter(range(MOST_TRIES))
-    while found is not None:
-        failing = found
-        found = next(
+    candidate, tries = failing_after_others(runner, rule, case), iter(range(MOST_TRIES))
+    while candidate is not None:
+        failing = candidate
+        candidate = next(
             (
                 tried
                 for tried in _with_fewer(failing)
@@ -47,7 +47,7 @@ def after_earlier_runs(
             ),
             None,
         )
-        if found is None:
+        if candidate is None:
             failure = runner.findings(failing, confirming=True, rule=DEPENDS)[DEPENDS].failure
             return None if failure is None else (failure, failing)
     return None
@@ -80,15 +80,15 @@ def _tried(case: TrainingCase, runs: tuple[TrainingCase, ...]) -> Iterator[Train
 
 def _with_fewer(case: TrainingCase) -> Iterator[TrainingCase]:
     """Yield the case with the second or the first half of its earlier runs, or without one."""
-    found = case.get(EarlierRuns)
-    assert found is not None
-    runs, half = found.runs, len(found.runs) // 2
+    earlier = case.get(EarlierRuns)
+    assert earlier is not None
+    runs, half = earlier.runs, len(earlier.runs) // 2
     if half:
-        yield case.with_situation(replace(found, runs=runs[half:]))
-        yield case.with_situation(replace(found, runs=runs[:half]))
+        yield case.with_situation(replace(earlier, runs=runs[half:]))
+        yield case.with_situation(replace(earlier, runs=runs[:half]))
     if half > 1:
         for number in range(len(runs)):
-            yield case.with_situation(replace(found, runs=(*runs[:number], *runs[number + 1 :])))
+            yield case.with_situation(replace(earlier, runs=(*runs[:number], *runs[number + 1 :])))
 
 
 def _fails(runner: "Runner", rule: str, case: TrainingCase) -> bool:

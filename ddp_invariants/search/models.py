@@ -219,19 +219,19 @@ def _with_odd(
     Returns:
         The layers, old and new.
     """
-    embedding, turned, low, one = (
+    embedding, turned, low, rare = (
         draw(_EMBEDDINGS),
         draw(_RARELY_COMPLEX),
         draw(_RARELY_LOW),
         draw(_ODD) if odd else None,
     )
     embedding, turned = (
-        "sparse" if one == "sparse" else embedding,
-        one if isinstance(one, Layer) else turned,
+        "sparse" if rare == "sparse" else embedding,
+        rare if isinstance(rare, Layer) else turned,
     )
     # The last layer's gradient comes first, and decides what is decided by the first.
     added = [replace(turned, outputs=width)] if turned is not None and not real else []
-    low = one if one in LOW_PRECISION else low
+    low = rare if rare in LOW_PRECISION else low
     if low is not None:
         added.append(Layer("linear", width, dtype=low))
     together = [*layers, *added]

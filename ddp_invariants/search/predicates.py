@@ -66,7 +66,7 @@ def _of_a_kind(number: int) -> Iterator[Predicate]:
     if is_power_of_two(number):
         yield Predicate("a power of two", is_power_of_two)
     else:
-        yield Predicate("no power of two", lambda other: not is_power_of_two(other))
+        yield Predicate("no power of two", lambda candidate: not is_power_of_two(candidate))
     for divisor in _PERIODS:
         yield _remainder(divisor, number % divisor)
         if number % divisor and divisor > 2:
@@ -82,9 +82,9 @@ def _sizes(number: int, answers: Mapping[int, bool]) -> Iterator[Predicate]:
             possible.
     """
     yield _between(number, number, f"{number}")
-    held = [other for other, failed in answers.items() if not failed]
-    least = max((other + 1 for other in held if other < number), default=None)
-    most = min((other - 1 for other in held if other > number), default=None)
+    held = [candidate for candidate, failed in answers.items() if not failed]
+    least = max((candidate + 1 for candidate in held if candidate < number), default=None)
+    most = min((candidate - 1 for candidate in held if candidate > number), default=None)
     if least is not None:
         yield Predicate(f"at least {least}", least.__le__)
     if most is not None:
@@ -199,9 +199,9 @@ class Line:
         """
         numbers = range(self._least, self._most + _BEYOND)
         return any(
-            other.fits(self.answers)
-            and any(other.holds(number) != predicate.holds(number) for number in numbers)
-            for other in _simple(self._start, self.answers)
+            rival.fits(self.answers)
+            and any(rival.holds(number) != predicate.holds(number) for number in numbers)
+            for rival in _simple(self._start, self.answers)
         )
 
     def _agrees(self, predicate: Predicate, numbers: Sequence[int]) -> bool:

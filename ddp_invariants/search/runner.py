@@ -142,12 +142,14 @@ class Runner:
         simulates = (
             not (confirming or observed) and journal is None and self.options.isolation == "pooled"
         )
-        found = self._simulated(case, rule) if simulates and self.places.simulates(case) else None
-        if found is None:
-            found = self.really(case, confirming=confirming, rule=rule, observed=observed)
+        findings = (
+            self._simulated(case, rule) if simulates and self.places.simulates(case) else None
+        )
+        if findings is None:
+            findings = self.really(case, confirming=confirming, rule=rule, observed=observed)
         if journal is not None:
-            journal.note(asked, name, case, found)
-        return found
+            journal.note(asked, name, case, findings)
+        return findings
 
     def _simulated(self, case: Case, rule: str) -> dict[str, Finding] | None:
         """Return the findings of a simulated run; None if they do not count."""
@@ -155,12 +157,12 @@ class Runner:
         evidence = self._trained(case, rule, self._simulate)
         if evidence is None:
             return None
-        found = self._judged(evidence, "simulated")
-        failed = {failure.rule for failure in self.failures(found, case)}
-        if not failed and _is_cut_short(evidence, found):
+        findings = self._judged(evidence, "simulated")
+        failed = {failure.rule for failure in self.failures(findings, case)}
+        if not failed and _is_cut_short(evidence, findings):
             return None  # Only real ranks tell whether the simulation is the cause.
         if self.places.believes(failed):
-            return found
+            return findings
         real = self.really(case, rule=rule)
         real_evidence = self.evidence
         seen = failed & {failure.rule for failure in self.failures(real, case)}
@@ -177,7 +179,7 @@ class Runner:
             return real
         self.evidence, self.simulated = evidence, True
         unshown = failed - shown
-        return {name: real[name] if name in unshown else found[name] for name in found}
+        return {name: real[name] if name in unshown else findings[name] for name in findings}
 
     def _shown_by_timing(self, case: TrainingCase, rule: str, failed: set[str]) -> set[str]:
         """Return those of some rules that fail on real ranks under another timing of the case.

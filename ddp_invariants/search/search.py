@@ -220,9 +220,9 @@ class Search:
         Raises:
             Violation: A case fails.
         """
-        found = self.runner.exhaustion
-        self.runner.ledger.dealt = [found.right, found.cases]
-        for case in found.wrong.get(self.rule, [])[:CANDIDATES]:
+        exhaustion = self.runner.exhaustion
+        self.runner.ledger.dealt = [exhaustion.right, exhaustion.cases]
+        for case in exhaustion.wrong.get(self.rule, [])[:CANDIDATES]:
             self.look_at(Asked(self.rule, case))
 
     def explore(self) -> None:

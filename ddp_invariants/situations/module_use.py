@@ -160,12 +160,12 @@ def _capability(use: Use, conditions: tuple[str, ...], after: str, words: str) -
     """Return the capability to offer a use."""
 
     def present(case: TrainingCase) -> bool:
-        found = case.get(ModuleUse)
-        return found is not None and use in found.uses
+        module_use = case.get(ModuleUse)
+        return module_use is not None and use in module_use.uses
 
     def removed(case: TrainingCase) -> TrainingCase:
-        found = case.get(ModuleUse)
-        kept = () if found is None else tuple(each for each in found.uses if each != use)
+        module_use = case.get(ModuleUse)
+        kept = () if module_use is None else tuple(each for each in module_use.uses if each != use)
         return case.with_situation(ModuleUse(kept)) if kept else case.without(ModuleUse)
 
     probe = replace(GENTLE, situations=(ModuleUse((use,)),))

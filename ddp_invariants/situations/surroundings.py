@@ -74,7 +74,7 @@ class Surroundings(Situation):
         """Yield the surroundings without one of them."""
         if len(self.unusual) > 1:
             for name in self.unusual:
-                yield Surroundings(tuple(other for other in self.unusual if other != name))
+                yield Surroundings(tuple(kept for kept in self.unusual if kept != name))
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
@@ -96,8 +96,8 @@ class Surroundings(Situation):
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return the names, as a coverage table counts them."""
-        found = case.get(cls)
-        return {"surroundings": "usual" if found is None else set(found.unusual)}
+        surroundings = case.get(cls)
+        return {"surroundings": "usual" if surroundings is None else set(surroundings.unusual)}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
@@ -144,12 +144,14 @@ def _capability(name: Surrounding, after: str) -> Capability:
     """Return the capability to train in the surroundings of a name."""
 
     def removed(case: TrainingCase) -> TrainingCase:
-        found = case.get(Surroundings)
-        left = tuple(other for other in found.unusual if other != name) if found else ()
+        surroundings = case.get(Surroundings)
+        left = tuple(kept for kept in surroundings.unusual if kept != name) if surroundings else ()
         return case.with_situation(Surroundings(left)) if left else case.without(Surroundings)
 
     return Capability(
-        lambda case: (found := case.get(Surroundings)) is not None and name in found.unusual,
+        lambda case: (
+            (surroundings := case.get(Surroundings)) is not None and name in surroundings.unusual
+        ),
         removed,
         replace(GENTLE, situations=(Surroundings((name,)),)),
         frozenset({CONDITIONS[name]}),

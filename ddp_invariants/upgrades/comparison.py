@@ -188,13 +188,13 @@ def _exactly(old: TrainingEvidence, new: TrainingEvidence) -> Iterator[Differenc
         yield Difference("discrete", "end of the run", where, ends[0], ends[1], cause)
     if old.incident is not None or new.incident is not None:
         return  # A rank that did not answer has no records: all else follows from that.
-    told = set[str]()
+    subjects = set[str]()
     for rank, (old_rank, new_rank) in enumerate(zip(old.ranks, new.ranks, strict=True)):
         for difference in _of_rank(old_rank, new_rank, f"rank {rank} of {len(old.ranks)}"):
             # One difference of a subject is told, on the first rank that shows it.
-            if difference.subject not in told:
+            if difference.subject not in subjects:
                 yield difference
-        told |= {difference.subject for difference in _of_rank(old_rank, new_rank, "")}
+        subjects |= {difference.subject for difference in _of_rank(old_rank, new_rank, "")}
 
 
 def _of_rank(old: RankEvidence, new: RankEvidence, where: str) -> Iterator[Difference]:

@@ -177,9 +177,9 @@ class Gate:
             smallest = self._smallest(case, difference, real=True)
             runs = self._again(smallest, difference)
         again = _shown(runs, difference)
-        told = again[0] if again else under(difference, smallest)
-        self._known.add(told)
-        told = self._systematic(told, smallest)
+        named = again[0] if again else under(difference, smallest)
+        self._known.add(named)
+        named = self._systematic(named, smallest)
         beside = [
             each
             for each in self._unknown(runs[0]).values()
@@ -189,7 +189,7 @@ class Gate:
             self._known.add(each)
         return [
             ShrunkDifference(each, smallest, seen, why.get(each.name, ""))
-            for each, seen in ((told, len(again)), *((each, REPEATS) for each in beside))
+            for each, seen in ((named, len(again)), *((each, REPEATS) for each in beside))
         ]
 
     def _systematic(self, difference: Difference, case: Case) -> Difference:
@@ -197,9 +197,9 @@ class Gate:
         if difference.kind != "rounding" or not isinstance(case, TrainingCase):
             return difference
         movements = list[Movement | None]()
-        for other in other_numbers(case):
+        for variant in other_numbers(case):
             self._listen(Tried(difference, len(movements) + 1, RUNS))
-            pair = self.sides.answers(other)
+            pair = self.sides.answers(variant)
             assert isinstance(pair.old, TrainingEvidence)
             assert isinstance(pair.new, TrainingEvidence)
             movements.append(movement(pair.old, pair.new, difference.subject))
@@ -229,5 +229,7 @@ class Gate:
 
 def _shown(runs: Sequence[Sequence[Difference]], difference: Difference) -> list[Difference]:
     """Return a sort of difference as each of some runs shows it."""
-    found = (next((each for each in run if each.sort == difference.sort), None) for run in runs)
-    return [each for each in found if each is not None]
+    first_of_each = (
+        next((each for each in run if each.sort == difference.sort), None) for run in runs
+    )
+    return [each for each in first_of_each if each is not None]

@@ -73,12 +73,12 @@ def differing_numbers(
         broken: True if a rule about values holds on one side only. Then small differences, and
             those without a bound, follow from the failure and are not reported.
     """
-    told: set[tuple[Bound, str]] = set()
+    seen: set[tuple[Bound, str]] = set()
     for place in places(old, new):
         bound = _bound(old, new, declared, place)
-        if (bound, place.stage) in told or (broken and bound != "beyond"):
+        if (bound, place.stage) in seen or (broken and bound != "beyond"):
             continue
-        told.add((bound, place.stage))
+        seen.add((bound, place.stage))
         words = place.difference.words.partition(", the old side has ")
         yield Difference(
             _KINDS[bound],

@@ -516,12 +516,12 @@ def groups(note: Notes) -> None:
     odd = note("subset", lambda: dist.new_group(list(range(1, size))))
     note("of the subset", lambda: _described(odd))
     note("in the subset", lambda: total(odd))
-    other = dist.new_group([0, size - 1], group_desc="a pair")
+    pair = dist.new_group([0, size - 1], group_desc="a pair")
     note(
         "of the pair",
-        lambda: [_described(other), other.group_desc if rank in (0, size - 1) else ""],
+        lambda: [_described(pair), pair.group_desc if rank in (0, size - 1) else ""],
     )
-    note("in the pair", lambda: total(other))
+    note("in the pair", lambda: total(pair))
     local: Any = None
     if rank < 2 < size:  # With two ranks torch itself names the group differently.
         local = dist.new_group([0, 1], use_local_synchronization=True)
@@ -540,7 +540,7 @@ def groups(note: Notes) -> None:
         "broadcast from outside",
         lambda: dist.broadcast(torch.zeros(1), 0, group=odd) if rank else None,
     )
-    note("destroy", lambda: dist.destroy_process_group(other) if rank in (0, size - 1) else None)
+    note("destroy", lambda: dist.destroy_process_group(pair) if rank in (0, size - 1) else None)
     note("split", lambda: _split(size))
 
 

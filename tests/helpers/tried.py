@@ -122,9 +122,9 @@ def ranges(number: Callable[[Any], int], *starts: int, end: int) -> dict[str, An
     ]
 
     def label(case: Any) -> list[str]:
-        found = number(case)
-        assert starts[0] <= found <= end, f"{found} lies outside {labels}"
-        return [labels[sum(found >= start for start in starts) - 1]]
+        value = number(case)
+        assert starts[0] <= value <= end, f"{value} lies outside {labels}"
+        return [labels[sum(value >= start for start in starts) - 1]]
 
     return {"span": f"{starts[0]:,} to {end:,}", "labels": tuple(labels), "label": label}
 
@@ -158,8 +158,8 @@ def _parameters(case: TrainingCase) -> int:
 
 def _optimizer(case: TrainingCase) -> list[str]:
     optimizer = case.optimizer
-    others = {"momentum": optimizer.momentum, "weight decay": optimizer.weight_decay}
-    extras = [name for name, value in others.items() if value]
+    arguments = {"momentum": optimizer.momentum, "weight decay": optimizer.weight_decay}
+    extras = [name for name, value in arguments.items() if value]
     return [optimizer.kind, *extras, *(["fused or foreach"] * (optimizer.kernels != "default"))]
 
 
@@ -344,21 +344,21 @@ def shares(page: str) -> list[dict[str, float]]:
     ]
 
 
-def differing(page: str, other: str) -> list[str]:
+def differing(page: str, second_page: str) -> list[str]:
     """Return the shares of two pages that differ by more than samples of their size may."""
     cases = len(sample(TrainingCase).cases)
     return [
         f"{name}: {first.get(name, 0)} % and {second.get(name, 0)} %"
-        for first, second in zip(shares(page), shares(other), strict=True)
+        for first, second in zip(shares(page), shares(second_page), strict=True)
         for name in first.keys() | second.keys()
         if _differ(first.get(name, 0) / 100, second.get(name, 0) / 100, cases)
     ]
 
 
-def _differ(one: float, other: float, cases: int) -> bool:
+def _differ(first: float, second: float, cases: int) -> bool:
     """Return whether two shares differ by more than six deviations of their difference."""
-    mean = (one + other) / 2
-    return abs(one - other) > 6 * sqrt(2 * mean * (1 - mean) / cases)
+    mean = (first + second) / 2
+    return abs(first - second) > 6 * sqrt(2 * mean * (1 - mean) / cases)
 
 
 if __name__ == "__main__":

@@ -52,8 +52,8 @@ WRAPPER = Target("ddp", "reference")
 
 def test_the_operators_change_what_they_name() -> None:
     """Messages, logging, assertions, annotations and docstrings are left alone."""
-    found = mutants(ast.parse(SOURCE), "Shared")
-    assert [f"{each.line}: {each.name.partition(': ')[2]}" for each in found] == [
+    mutants_of_source = mutants(ast.parse(SOURCE), "Shared")
+    assert [f"{each.line}: {each.name.partition(': ')[2]}" for each in mutants_of_source] == [
         "6: decorator: @property -> no decorator",
         "6: constant: 3 -> 4",
         "9: negation: if count < 2 and (not self.empty): -> if not (count < 2 and (not self.empty)):",
@@ -80,7 +80,7 @@ def test_the_operators_change_what_they_name() -> None:
         "22: statement: self.total += 1 -> pass",
         "22: constant: 1 -> 2",
     ]
-    assert {each.operator for each in found} == {*OPERATORS}
+    assert {each.operator for each in mutants_of_source} == {*OPERATORS}
 
 
 def test_a_mutant_differs_in_its_change_and_the_marker() -> None:
@@ -142,10 +142,14 @@ def _judged(pool: Pool, folder: Path, of: Target, names: list[str], cases: int) 
     known = {mutant.name: mutant for mutant in judging.chosen(original)}
     altered: list[Mutant] = [known[name] for name in names]
     entries = judging.entries(of, original, altered, folder)
-    found: list[Detection] = [search(pool, FaultSearch(e, 0, cases), folder) for e in entries]
-    assert (found[0].is_caught, found[0].reason, found[0].cases) == (False, "", cases)
-    pairs = zip(altered, found[1:], strict=True)
-    return [judging.judged(of, mutant, each, found[0]) for mutant, each in pairs]
+    detections: list[Detection] = [search(pool, FaultSearch(e, 0, cases), folder) for e in entries]
+    assert (detections[0].is_caught, detections[0].reason, detections[0].cases) == (
+        False,
+        "",
+        cases,
+    )
+    pairs = zip(altered, detections[1:], strict=True)
+    return [judging.judged(of, mutant, each, detections[0]) for mutant, each in pairs]
 
 
 def test_mutants_of_the_reference_sampler_are_judged(pool: Pool, tmp_path: Path) -> None:

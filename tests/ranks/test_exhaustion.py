@@ -23,28 +23,28 @@ FAULTS = "ddp_invariants.faults.strided:"
 @pytest.mark.parametrize("sampler", ["reference", "torch"])
 def test_all_small_cases_of_a_right_sampler_are_right(pool: Pool, sampler: str) -> None:
     """Nothing is left out and nothing is wrong."""
-    found = exhaust(pool, Sampler(sampler), FEW)
-    assert (found.right, found.cases, found.wrong) == (ALL, ALL, {})
-    assert exhausted([found.right, found.cases]).startswith("all 1,440 of 1,440 small")
+    exhaustion = exhaust(pool, Sampler(sampler), FEW)
+    assert (exhaustion.right, exhaustion.cases, exhaustion.wrong) == (ALL, ALL, {})
+    assert exhausted([exhaustion.right, exhaustion.cases]).startswith("all 1,440 of 1,440 small")
 
 
 def test_every_small_case_that_a_fault_breaks_is_found(pool: Pool) -> None:
     """One slice of the order is too short padding exactly if N * 2 < W."""
-    found = exhaust(pool, Sampler(f"{FAULTS}PadsOnce"), FEW)
+    exhaustion = exhaust(pool, Sampler(f"{FAULTS}PadsOnce"), FEW)
     short = [
         case
         for case in small_cases(FEW)
         if 2 * case.data.samples < case.world_size and not case.data.drop_last
     ]
-    assert found.wrong == {"SHARD-1": short}
-    assert found.right == ALL - len(short)
+    assert exhaustion.wrong == {"SHARD-1": short}
+    assert exhaustion.right == ALL - len(short)
 
 
 def test_a_wrong_len_is_found(pool: Pool) -> None:
     """The length is compared with the number of indices."""
-    found = exhaust(pool, Sampler(f"{FAULTS}LenOfTheDataset"), FEW)
-    assert ShardCase(2, Data(1, 2), (0, 1)) not in found.wrong["SHARD-1"]
-    assert ShardCase(2, Data(2, 2), (0, 1)) in found.wrong["SHARD-1"]
+    exhaustion = exhaust(pool, Sampler(f"{FAULTS}LenOfTheDataset"), FEW)
+    assert ShardCase(2, Data(1, 2), (0, 1)) not in exhaustion.wrong["SHARD-1"]
+    assert ShardCase(2, Data(2, 2), (0, 1)) in exhaustion.wrong["SHARD-1"]
 
 
 def test_a_process_that_does_not_answer_leaves_nothing_said(pool: Pool) -> None:

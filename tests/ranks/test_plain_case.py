@@ -72,24 +72,24 @@ def test_a_plain_case_that_fails_is_told_and_is_no_success(
     """The command ended with 0, and listed 75 capabilities as not probed without a reason."""
     ended = discover(name)
     assert ended.exit_code == status, ended.output
-    told = " ".join(ended.output.split())
-    assert " ".join(words.split()) in told
-    assert "wrappers.py" in told or "rank 1 of 2, step 0, parameter" in told
-    assert "plain case world_size=2 model=4->linear(outputs=4)" in told
-    assert "equal_buffers, since the plain case fails" in told
+    output = " ".join(ended.output.split())
+    assert " ".join(words.split()) in output
+    assert "wrappers.py" in output or "rank 1 of 2, step 0, parameter" in output
+    assert "plain case world_size=2 model=4->linear(outputs=4)" in output
+    assert "equal_buffers, since the plain case fails" in output
 
 
 def test_the_failure_of_a_plain_case_is_in_the_json(discover: Any) -> None:
     """A program reads the same from the command's JSON, with the same status."""
     ended = discover("Refuses", "--json")
     assert ended.exit_code == INCONCLUSIVE
-    told = json.loads(ended.output)["plain_failure"]
-    assert told["fact"] == "ValueError in wrap: not on a Monday"
-    assert told["refused"]
+    failure = json.loads(ended.output)["plain_failure"]
+    assert failure["fact"] == "ValueError in wrap: not on a Monday"
+    assert failure["refused"]
 
 
 def test_a_session_hands_the_failure_of_a_plain_case_to_its_workers() -> None:
     """The failure survives the way to a worker."""
-    found = Discovery({}, {}, plain_failure=PlainFailure("case", "fact", "where", refused=True))
-    plain = json.loads(json.dumps(result.to_plain(found)))
-    assert result.from_plain(plain).plain_failure == found.plain_failure
+    discovery = Discovery({}, {}, plain_failure=PlainFailure("case", "fact", "where", refused=True))
+    plain = json.loads(json.dumps(result.to_plain(discovery)))
+    assert result.from_plain(plain).plain_failure == discovery.plain_failure

@@ -36,14 +36,14 @@ def part(
     number: int,
     count: int = 3,
     *,
-    found: Ledger | None = None,
+    recorded: Ledger | None = None,
     discovered: Discovery | None = None,
     **changes: Any,
 ) -> Certificate:
     """Return the certificate of a part of a session."""
     settings = replace(run().settings, shard=f"{number}/{count}")
     made = run(settings=replace(settings, **changes), seconds=float(number))
-    return make(found or ledger(10 + number), discovered or discovery(), made, {})
+    return make(recorded or ledger(10 + number), discovered or discovery(), made, {})
 
 
 def lacking(rule: str, *conditions: str) -> Ledger:
@@ -96,22 +96,22 @@ def test_the_sum_counts_each_part_once_and_does_not_depend_on_their_order() -> N
 def test_conditions_that_other_parts_met_make_a_rule_hold() -> None:
     """A rule holds if each of its conditions was met in any part, and only then."""
     first, second = ALL_RULES["GRAD-2"].needs[:2]
-    whole = part(1, found=lacking("GRAD-2", first, second))
+    whole = part(1, recorded=lacking("GRAD-2", first, second))
     assert verdict(whole, "GRAD-2") == "inconclusive"
-    one = part(1, found=lacking("GRAD-2", first))
-    other = part(2, found=lacking("GRAD-2", second))
+    one = part(1, recorded=lacking("GRAD-2", first))
+    other = part(2, recorded=lacking("GRAD-2", second))
     assert verdict(merged([one, other, part(3)]), "GRAD-2") == "holds"
-    same = [part(number, found=lacking("GRAD-2", first)) for number in (1, 2, 3)]
+    same = [part(number, recorded=lacking("GRAD-2", first)) for number in (1, 2, 3)]
     assert verdict(merged(same), "GRAD-2") == "inconclusive"
 
 
 def test_no_number_of_parts_excuses_another_doubt() -> None:
     """A crash of a judge or a failure that did not repeat leaves the sum inconclusive."""
-    total = merged([part(1, found=doubtful("GRAD-2")), part(2), part(3)])
+    total = merged([part(1, recorded=doubtful("GRAD-2")), part(2), part(3)])
     assert verdict(total, "GRAD-2") == "inconclusive"
     seen = ledger(20)
     seen["GRAD-2"].seen = 1
-    total = merged([part(1), part(2, found=seen), part(3)])
+    total = merged([part(1), part(2, recorded=seen), part(3)])
     assert verdict(total, "GRAD-2") == "inconclusive"
 
 
@@ -135,7 +135,7 @@ def test_a_property_that_one_part_did_not_finish_makes_the_sum_partial() -> None
     """Every part must run every property."""
     cut = ledger(20)
     cut.ended -= {"GRAD-2"}
-    total = merged([part(1), part(2, found=cut), part(3)])
+    total = merged([part(1), part(2, recorded=cut), part(3)])
     assert verdict(total, "GRAD-2") == "not finished"
     assert verifying.status(total) == 2
     assert "GRAD-2" in total.partial[0]
@@ -249,10 +249,10 @@ def table(number: int, count: int = 2, **options: object) -> tables.Table:
     """Return the table of a part of a measurement, in which every search caught its fault."""
     own = searches()[number - 1 :: count]
     made = tables.planned(searches(), own, {"generated": None, **options}, f"{number}/{count}")
-    found = tuple(
+    recorded = tuple(
         Detection(each.planted, each.seed, 3, rule=each.planted.rule, cause="it") for each in own
     )
-    return replace(made, searches=found)
+    return replace(made, searches=recorded)
 
 
 def test_detection_tables_add_up_in_any_order(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ PLAIN = {
 }
 
 
-def found(way: Any, *asked: dict[str, Any]) -> Failure | None:
+def failure_of(way: Any, *asked: dict[str, Any]) -> Failure | None:
     """Return the failure of SHARD-4, by the answer of each process to a way to ask."""
     answers = tuple({**PLAIN, "asked": [answer]} for answer in (asked * 2)[:2])
     return judge(ShardEvidence(replace(CASE, situations=(way,)), answers))["SHARD-4"].failure
@@ -60,13 +60,13 @@ def yielded(*ranks: Any, raised: tuple[str, ...] = ("", "")) -> dict[str, Any]:
 
 def test_the_same_indices_are_right_in_every_way() -> None:
     """Each iteration repeats the epoch that was asked plainly."""
-    assert found(Abandoned(), yielded([[0, 2]], [[1, 3]])) is None
-    assert found(Interleaved(), yielded([[0, 2], [0, 2]], [[1, 3], [1, 3]])) is None
+    assert failure_of(Abandoned(), yielded([[0, 2]], [[1, 3]])) is None
+    assert failure_of(Interleaved(), yielded([[0, 2], [0, 2]], [[1, 3], [1, 3]])) is None
 
 
 def test_an_iterator_that_another_one_disturbs_is_a_violation() -> None:
     """The second iterator misses what the first one took."""
-    failure = found(Interleaved(), yielded([[0, 2], [2]], [[1, 3], [1, 3]]))
+    failure = failure_of(Interleaved(), yielded([[0, 2], [2]], [[1, 3], [1, 3]]))
     assert failure is not None
     assert failure.fact == Interleaved.fact
     assert failure.got == "[2], expected [0, 2], in iteration 1"
@@ -75,19 +75,21 @@ def test_an_iterator_that_another_one_disturbs_is_a_violation() -> None:
 def test_a_way_that_all_ranks_refuse_is_no_violation() -> None:
     """A sampler need not permit two iterators; ranks that differ in that are wrong."""
     refused = yielded(None, None, raised=("RuntimeError: one only", "RuntimeError: one only"))
-    assert found(Interleaved(), refused) is None
-    failure = found(Interleaved(), yielded(None, [[1, 3], [1, 3]], raised=("RuntimeError: no", "")))
+    assert failure_of(Interleaved(), refused) is None
+    failure = failure_of(
+        Interleaved(), yielded(None, [[1, 3], [1, 3]], raised=("RuntimeError: no", ""))
+    )
     assert failure is not None
     assert failure.fact == "some ranks raise and others answer the same program"
 
 
 def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
     """Nobody said which epoch it is: another order is right, and two orders are not."""
-    assert found(UnsetEpoch(), yielded([[3, 1], [0, 2]], [[0, 2], [1, 3]])) is None
-    failure = found(UnsetEpoch(), yielded([[3, 1], [0, 2]], [[0, 2], [2, 3]]))
+    assert failure_of(UnsetEpoch(), yielded([[3, 1], [0, 2]], [[0, 2], [1, 3]])) is None
+    failure = failure_of(UnsetEpoch(), yielded([[3, 1], [0, 2]], [[0, 2], [2, 3]]))
     assert failure is not None
     assert "do not fit together" in failure.fact
-    failure = found(
+    failure = failure_of(
         UnsetEpoch(),
         yielded([[3, 1], [0, 2]], [[0, 2], [1, 3]]),
         yielded([[1, 3], [0, 2]], [[0, 2], [1, 3]]),
@@ -113,7 +115,7 @@ from torch.utils.data import DistributedSampler
 class Saving(DistributedSampler):
     def set_epoch(self, epoch):
         super().set_epoch(epoch)
-        self.told = epoch
+        self.announced = epoch
 
     def state_dict(self):
         return {"epoch": self.TOLD}
@@ -124,13 +126,13 @@ class Saving(DistributedSampler):
 """A sampler that holds the epoch of a state under the name TOLD."""
 
 
-@pytest.mark.parametrize(("told", "iterations"), [("epoch", 3), ("told", 2)])
+@pytest.mark.parametrize(("attribute", "iterations"), [("epoch", 3), ("announced", 2)])
 def test_a_state_that_cannot_be_saved_is_no_iteration(
-    tmp_path: Path, told: str, iterations: int
+    tmp_path: Path, attribute: str, iterations: int
 ) -> None:
     """SHARD-4 accuses no sampler that saves nothing before `set_epoch`, and is not judged."""
     path = tmp_path / "saving.py"
-    path.write_text(SAVING.replace("TOLD", told))
+    path.write_text(SAVING.replace("TOLD", attribute))
     case = replace(CASE, situations=(UnsetEpoch(),), saved_after=0)
     answer = shards(case, SamplerMaker(Sampler(f"{path}:Saving")), disturb=1)
     assert [len(got) for got in answer["asked"][0]["got"]] == [iterations] * 2

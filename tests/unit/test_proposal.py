@@ -19,9 +19,9 @@ def level(level: Level, *broken: Broken) -> LevelAccount:
     return LevelAccount(level, "violated" if broken else "certified", 9, (), broken, (), ())
 
 
-def declaring(found: Discovery, **declared: Any) -> Discovery:
+def declaring(discovered: Discovery, **declared: Any) -> Discovery:
     """Return a discovery of an implementation that declares something."""
-    return replace(found, ddp={**found.ddp, "declares": declared})
+    return replace(discovered, ddp={**discovered.ddp, "declares": declared})
 
 
 STRIDED = level("extended", Broken(("strided",), ("INIT-1", "PARAM-1")))
@@ -29,10 +29,10 @@ STRIDED = level("extended", Broken(("strided",), ("INIT-1", "PARAM-1")))
 
 def test_what_a_violation_needs_is_proposed_with_its_price(tmp_path: Path) -> None:
     """The file is read back, and its comment says what users must then never do."""
-    found = discovery(probed=(Probed("strided", Standing.WRONG, "INIT-1: differ"),))
-    proposed = proposals((level("core"), STRIDED), found)
+    discovered = discovery(probed=(Probed("strided", Standing.WRONG, "INIT-1: differ"),))
+    proposed = proposals((level("core"), STRIDED), discovered)
     path = tmp_path / "declared.toml"
-    path.write_text(file_of(proposed, found))
+    path.write_text(file_of(proposed, discovered))
     assert path.read_text() == (
         "# Declared as unsupported. Users of the implementation must then never:\n"
         "# - wrap a model with a parameter that is not contiguous, such as a transposed one "
@@ -41,14 +41,14 @@ def test_what_a_violation_needs_is_proposed_with_its_price(tmp_path: Path) -> No
         'unsupported = ["strided"]\n'
     )
     assert declare(Declarations, read(path).ddp).unsupported == ("strided",)
-    assert text(proposed, found).endswith('  unsupported = ["strided"]')
+    assert text(proposed, discovered).endswith('  unsupported = ["strided"]')
 
 
 def test_earlier_declarations_are_kept(tmp_path: Path) -> None:
     """A file overrides the implementation's own declarations, so it repeats them."""
-    found = declaring(discovery(), reduction="sum", unsupported=("unused",))
+    discovered = declaring(discovery(), reduction="sum", unsupported=("unused",))
     path = tmp_path / "declared.toml"
-    path.write_text(file_of(proposals((level("core"), STRIDED), found), found))
+    path.write_text(file_of(proposals((level("core"), STRIDED), discovered), discovered))
     declared = declare(Declarations, read(path).ddp)
     assert (declared.reduction, declared.unsupported) == ("sum", ("unused", "strided"))
 
@@ -70,23 +70,23 @@ def test_a_probe_proposes_what_is_refused_or_silently_wrong(
     probed: Probed, expected: list[str]
 ) -> None:
     """A crash is to be mended, and what ordinary programs need is not declared away."""
-    found = discovery(probed=(probed,))
-    assert [each.capability for each in proposals((level("core"),), found)] == expected
+    discovered = discovery(probed=(probed,))
+    assert [each.capability for each in proposals((level("core"),), discovered)] == expected
 
 
 def test_nothing_excuses_a_violated_core() -> None:
     """Declarations come after the core is right."""
-    found = discovery(probed=(Probed("crossed", Standing.WRONG, "GRAD-1: differ"),))
+    discovered = discovery(probed=(Probed("crossed", Standing.WRONG, "GRAD-1: differ"),))
     core = level("core", Broken((), ("GRAD-2",)))
-    assert proposals((core, STRIDED), found) == ()
+    assert proposals((core, STRIDED), discovered) == ()
 
 
 def test_what_is_claimed_or_no_capability_is_not_proposed() -> None:
     """No wrapper may claim a capability and declare it unsupported."""
-    found = declaring(discovery(), supports=("strided",))
+    discovered = declaring(discovery(), supports=("strided",))
     nodes = level("extended", Broken(("nodes",), ("LIVE-7",)), Broken((), ("COMM-4",)))
-    assert proposals((level("core"), STRIDED), found) == ()
-    assert proposals((level("core"), nodes), found) == ()
+    assert proposals((level("core"), STRIDED), discovered) == ()
+    assert proposals((level("core"), nodes), discovered) == ()
 
 
 def test_one_declaration_suffices_for_violations_that_share_it() -> None:
@@ -103,18 +103,18 @@ def test_one_declaration_suffices_for_violations_that_share_it() -> None:
 
 def test_a_sampler_has_a_table_of_its_own() -> None:
     """Both tables stand in one file."""
-    found = replace(
+    discovered = replace(
         discovery(probed=(Probed("crossed", Standing.WRONG, "GRAD-1: differ"),)),
         sampler_probes=(Probed("no_samples", Standing.REFUSED, "ValueError"),),
     )
-    written = file_of(proposals((level("core"),), found), found)
+    written = file_of(proposals((level("core"),), discovered), discovered)
     assert '[ddp]\nunsupported = ["crossed"]\n\n[sampler]\nunsupported = ["no_samples"]' in written
     assert "# - rely on this: an empty dataset (no_samples: refused)" in written
 
 
 def test_refusals_alone_are_not_printed() -> None:
     """A user whose wrapper refuses something is told when it does."""
-    found = discovery(probed=(Probed("other_methods", Standing.REFUSED, "no"),))
-    proposed = proposals((level("core"),), found)
+    discovered = discovery(probed=(Probed("other_methods", Standing.REFUSED, "no"),))
+    proposed = proposals((level("core"),), discovered)
     assert proposed
-    assert text(proposed, found) == text((), found) == ""
+    assert text(proposed, discovered) == text((), discovered) == ""

@@ -272,14 +272,14 @@ ALTERATIONS: list[tuple[str, str, Alteration]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "alter"),
+    ("rule", "alteration", "alter"),
     ALTERATIONS,
     ids=[f"{rule}-{title}" for rule, title, _ in ALTERATIONS],
 )
-def test_rule_fires(rule: str, what: str, alter: Alteration) -> None:
+def test_rule_fires(rule: str, alteration: str, alter: Alteration) -> None:
     """A violation of the rule is found, and named with rank, step or parameter."""
     failure = judge(alter(right()))[rule].failure
-    assert failure is not None, what
+    assert failure is not None, alteration
     assert failure.rule == rule
     assert failure.fact
     assert "rank" in failure.where or "world size" in failure.where
@@ -953,8 +953,8 @@ def test_live4_wants_nothing_to_grow_with_every_run(
     assert (judge(replace(right(case), ranks=ranks))["LIVE-4"].failure is not None) == fires
 
 
-@pytest.mark.parametrize("what", ["not waited for", "written to while in flight"])
-def test_comm3_wants_every_result_waited_for(what: str) -> None:
+@pytest.mark.parametrize("defect", ["not waited for", "written to while in flight"])
+def test_comm3_wants_every_result_waited_for(defect: str) -> None:
     """COMM-3 is judged only if results are withheld and a rank has results to withhold."""
     case = CASE.with_situation(Perturbed(Perturbation("withheld")))
     evidence = right(case)
@@ -963,10 +963,10 @@ def test_comm3_wants_every_result_waited_for(what: str) -> None:
     )["COMM-3"].unjudged
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
     assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
-    late = replace(ranks[1], in_flight=[Defect(1, CALLS[1], what)])
+    late = replace(ranks[1], in_flight=[Defect(1, CALLS[1], defect)])
     failure = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].failure
     assert failure is not None
-    assert what in failure.fact
+    assert defect in failure.fact
 
 
 def test_param4_compares_with_plain_training_at_one_rank() -> None:
@@ -1214,13 +1214,15 @@ SHARD_ALTERATIONS: list[tuple[str, str, Callable[[], dict[str, Finding]]]] = [
 
 
 @pytest.mark.parametrize(
-    ("rule", "what", "judged"),
+    ("rule", "alteration", "judged"),
     SHARD_ALTERATIONS,
     ids=[f"{rule}-{title}" for rule, title, _ in SHARD_ALTERATIONS],
 )
-def test_shard_rule_fires(rule: str, what: str, judged: Callable[[], dict[str, Finding]]) -> None:
+def test_shard_rule_fires(
+    rule: str, alteration: str, judged: Callable[[], dict[str, Finding]]
+) -> None:
     """A violation of the sampler rule is found."""
-    assert judged()[rule].failure is not None, what
+    assert judged()[rule].failure is not None, alteration
 
 
 def test_what_has_no_len_is_not_asked_for_one() -> None:

@@ -163,7 +163,7 @@ def _argument(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.Call):
         for keyword in node.keywords:
             if keyword.arg is not None:
-                rest = [other for other in node.keywords if other is not keyword]
+                rest = [kept for kept in node.keywords if kept is not keyword]
                 yield Change([_with(node, keywords=rest)])
 
 
@@ -217,7 +217,7 @@ def _logic(node: ast.AST) -> Iterator[Change]:
 def _decorator(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, Definition):
         for decorator in node.decorator_list:
-            rest = [other for other in node.decorator_list if other is not decorator]
+            rest = [kept for kept in node.decorator_list if kept is not decorator]
             text = f"@{ast.unparse(decorator)}"
             yield Change([_with(node, decorator_list=rest)], text, "no decorator")
 
@@ -258,7 +258,7 @@ def mutants(tree: ast.Module, attribute: str = "") -> list[Mutant]:
         ValueError: The module defines no such class or function.
     """
     path, root = _found(tree, attribute.split(".")) if attribute else ((), tree)
-    names, found = Counter[str](), list[Mutant]()
+    names, changed = Counter[str](), list[Mutant]()
     for way, home, node in _nodes(root, path, attribute):
         for operator, changes in OPERATORS.items():
             for change in changes(node):
@@ -269,8 +269,10 @@ def mutants(tree: ast.Module, attribute: str = "") -> list[Mutant]:
                 if names[name] > 1:
                     name = f"{name} #{names[name]}"
                 line, column = _position(node)
-                found.append(Mutant(operator, name, line, column, before, after, way, change.nodes))
-    return sorted(found, key=lambda mutant: (mutant.line, mutant.column))
+                changed.append(
+                    Mutant(operator, name, line, column, before, after, way, change.nodes)
+                )
+    return sorted(changed, key=lambda mutant: (mutant.line, mutant.column))
 
 
 def mutated(tree: ast.Module, mutant: Mutant) -> ast.Module:

@@ -83,9 +83,9 @@ class Replica(nn.Module):
 
         Every look at parameters or buffers begins here, some tens of times in a step.
         """
-        found: list[tuple[str, nn.Module]] = []
-        _add_modules(self, set() if memo is None else memo, prefix, remove_duplicate, found)
-        return iter(found)
+        modules: list[tuple[str, nn.Module]] = []
+        _add_modules(self, set() if memo is None else memo, prefix, remove_duplicate, modules)
+        return iter(modules)
 
     @property
     def drawing(self) -> list[NotedDropout]:
@@ -152,22 +152,22 @@ def _add_modules(
     memo: set[nn.Module],
     prefix: str,
     once: bool,  # noqa: FBT001 - torch's `remove_duplicate`
-    found: list[tuple[str, nn.Module]],
+    modules: list[tuple[str, nn.Module]],
 ) -> None:
     """Add a module and all within to a list, with their names."""
     if module in memo:
         return
     if once:
         memo.add(module)
-    found.append((prefix, module))
+    modules.append((prefix, module))
     for name, child in module._modules.items():
         if child is None:
             continue
         where = f"{prefix}.{name}" if prefix else name
         if type(child).named_modules is nn.Module.named_modules:
-            _add_modules(child, memo, where, once, found)
+            _add_modules(child, memo, where, once, modules)
         else:
-            found += child.named_modules(memo, where, once)
+            modules += child.named_modules(memo, where, once)
 
 
 def loss_of(kind: Loss, outputs: Tensor, targets: Tensor, tags: Tensor) -> Tensor:

@@ -121,13 +121,13 @@ def outputs_in(form: OutputForm, result: Any) -> Tensor:
     Raises:
         TypeError: The result holds no tensor.
     """
-    found = list(tensors_in(result))
-    if not found:
+    tensors = list(tensors_in(result))
+    if not tensors:
         raise TypeError(f"the forward returned no tensor, but a {type(result).__name__}")
     if form == "halves":
-        return torch.cat(found)
+        return torch.cat(tensors)
     at = 1 if form in ("list", "dict", "nested", "namedtuple") else 0
-    return found[min(at, len(found) - 1)]
+    return tensors[min(at, len(tensors) - 1)]
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -154,7 +154,7 @@ def described(value: Any) -> str:
     if isinstance(value, Tensor):
         return _tensor(value)
     if is_dataclass(value):
-        parts = [f"{one.name}={described(getattr(value, one.name))}" for one in fields(value)]
+        parts = [f"{field.name}={described(getattr(value, field.name))}" for field in fields(value)]
         return f"{kind}({', '.join(parts)})"
     if isinstance(value, dict):
         parts = [f"{key!r}: {described(part)}" for key, part in value.items()]

@@ -89,13 +89,13 @@ def merged(certificates: Sequence[Certificate]) -> Certificate:
     )
 
 
-def _check_kin(first: Certificate, other: Certificate) -> None:
+def _check_kin(first: Certificate, second: Certificate) -> None:
     """Refuse two certificates that are not parts of the same session.
 
     Raises:
         MergeError: They differ; the sentence says in what.
     """
-    place = f"shards {first.setting.shard} and {other.setting.shard} differ in"
+    place = f"shards {first.setting.shard} and {second.setting.shard} differ in"
     for name in (
         "suite",
         "torch",
@@ -108,27 +108,27 @@ def _check_kin(first: Certificate, other: Certificate) -> None:
         "max_world_size",
         "isolation",
     ):
-        here, there = getattr(first.setting, name), getattr(other.setting, name)
+        here, there = getattr(first.setting, name), getattr(second.setting, name)
         if here != there:
             raise MergeError(f"{place} {name.replace('_', ' ')}: {here} and {there}")
-    for here, there in zip(first.subjects, other.subjects, strict=True):
+    for here, there in zip(first.subjects, second.subjects, strict=True):
         if here != there or not here.digest:
-            what = f"the implementation under test, {here.name} and {there.name}"
+            subject = f"the implementation under test, {here.name} and {there.name}"
             raise MergeError(
-                f"{place} {what}: their source, version or declarations"
+                f"{place} {subject}: their source, version or declarations"
                 if here != there
                 else f"the source of {here.name} could not be read, so that nothing shows that all "
                 "shards judged the same implementation"
             )
-    if _standings(first) != _standings(other):
-        names = sorted({name for name, *_ in _standings(first) ^ _standings(other)})
+    if _standings(first) != _standings(second):
+        names = sorted({name for name, *_ in _standings(first) ^ _standings(second)})
         raise MergeError(f"{place} the capabilities that probes showed: {', '.join(names)}")
-    if first.deviations != other.deviations:
+    if first.deviations != second.deviations:
         raise MergeError(f"{place} the deviations that are expected")
-    for own, added_to in zip(first.rules, other.rules, strict=False):
+    for own, added_to in zip(first.rules, second.rules, strict=False):
         if _fixed(own) != _fixed(added_to):
             raise MergeError(f"{place} the conditions of {own.rule}")
-    if first.properties.planned != other.properties.planned:
+    if first.properties.planned != second.properties.planned:
         raise MergeError(f"{place} the rules that they list")
 
 

@@ -37,9 +37,9 @@ class SecondWrapper(Effect):
     def before_wrapping(self, stepper: "Stepper") -> None:
         """Train another model to its end, or the same one for a step."""
         if self._use == "before":
-            other = self._made(stepper)
-            other.run()
-            del other
+            stepper_of_other = self._made(stepper)
+            stepper_of_other.run()
+            del stepper_of_other
             gc.collect()
         elif self._use in second.SAME:
             self._train_the_same(stepper)
@@ -47,10 +47,10 @@ class SecondWrapper(Effect):
     def begin(self, stepper: "Stepper") -> None:
         """Wrap the other model."""
         if self._use == "unused" or self._use in second.BESIDE:
-            self._other = other = self._made(stepper)
-            other.trained.start(other.setup)
-            other.observer.built()
-            other.begin()
+            self._other = made = self._made(stepper)
+            made.trained.start(made.setup)
+            made.observer.built()
+            made.begin()
 
     def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """Make the other model's step first, where the two take turns."""
@@ -60,18 +60,19 @@ class SecondWrapper(Effect):
 
     def run_backward(self, backward: Backward, share: Tensor) -> None:
         """Make the other model's step before or around this backward."""
-        other = self._other
-        if other is None or self._use in ("unused", "in turn"):
+        second_stepper = self._other
+        if second_stepper is None or self._use in ("unused", "in turn"):
             backward(share)
         elif self._use == "inside":
-            other.take_step(self._step)
+            second_stepper.take_step(self._step)
             backward(share)
         else:
             order = _crossed if self._use == "crossed" else _joint
-            meanwhile = _Meanwhile(other.setup, partial(order, backward, share))
-            kept, other.program.effects = other.effects, (*other.effects, meanwhile)
-            other.take_step(self._step)
-            other.program.effects = kept
+            meanwhile = _Meanwhile(second_stepper.setup, partial(order, backward, share))
+            effects = second_stepper.effects
+            second_stepper.program.effects = (*effects, meanwhile)
+            second_stepper.take_step(self._step)
+            second_stepper.program.effects = effects
 
     def end(self, record: Record) -> None:
         """Note the evidence of the other model behind that of the case's own."""
@@ -88,9 +89,9 @@ class SecondWrapper(Effect):
     def _made(self, stepper: "Stepper") -> "Stepper":
         """Return a stepper for the other model."""
         setup = self.setup
-        other = type(stepper)(Setup(self._case, setup.rank, setup.driver, setup.session))
-        self._noted = other.record
-        return other
+        made = type(stepper)(Setup(self._case, setup.rank, setup.driver, setup.session))
+        self._noted = made.record
+        return made
 
     def _train_the_same(self, stepper: "Stepper") -> None:
         """Wrap the replica, train it for a step, and give it its first values again."""
@@ -133,15 +134,15 @@ class _Meanwhile(Effect):
         self._arrange(backward, share)
 
 
-def _crossed(backward: Backward, share: Tensor, of_other: Backward, others: Tensor) -> None:
+def _crossed(backward: Backward, share: Tensor, of_other: Backward, second_share: Tensor) -> None:
     """Run both backwards, each for itself, in the order of their forwards."""
     backward(share)
-    of_other(others)
+    of_other(second_share)
 
 
-def _joint(backward: Backward, share: Tensor, _of_other: Backward, others: Tensor) -> None:
+def _joint(backward: Backward, share: Tensor, _of_other: Backward, second_share: Tensor) -> None:
     """Run one backward of the sum of both losses."""
-    backward(share + others)
+    backward(share + second_share)
 
 
 def _tensors(replica: Any) -> list[Tensor]:
