@@ -219,19 +219,32 @@ class InjectedFailure(Strict):
     Attributes:
         kind: A `forward error` or a `backward error` is an exception of the user's own, raised on
             every rank in the middle of the module's forward or backward. The program catches the
-            exception, clears the gradients and runs the step again. The `death` of one rank's
-            process comes as the step's forward starts, from the second step on: an implementation
-            may still set something up in the first step, and wait for all ranks without a limit.
+            exception, clears the gradients and makes the step with another batch. The `death` of
+            one rank's process comes as the step's forward starts, from the second step on: an
+            implementation may still set something up in the first step, and wait for all ranks
+            without a limit.
         step: The step that fails.
         rank: The rank that dies.
+        parameter: The trained parameter whose gradient's hook raises the `backward error`, in the
+            order of registration. A number beyond the last parameter starts from the first again.
+            None if a hook on the result of the middle layer raises.
     """
 
     kind: InjectedFailureKind
     step: int = 0
     rank: int = 0
+    parameter: int | None = None
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, InjectedFailureKind)
+        if self.parameter is not None:
+            between("parameter", self.parameter, 0, 1000)
+            require(
+                self.kind == "backward error",
+                "parameter",
+                self.parameter,
+                "null unless a backward raises",
+            )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy as np
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.extremes import EXTREMES
+from ddp_invariants.cases.program import InjectedFailure
 from ddp_invariants.export.layers import layer_line, sources
 
 
@@ -325,7 +326,7 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         calls: The calls around a step.
         tagged: True if each sample adds its own tag to the loss.
     """
-    initial, building, forward = model(case)
+    (initial, building, forward), failure = model(case), case.injected_failure
     batches = [[ranks.tolist() for ranks in micro] for micro in numbers.batches(case)]
     optimizers = {
         "sgd": "torch.optim.SGD",
@@ -371,23 +372,29 @@ def pieces(case: TrainingCase, calls: Calls, *, tagged: bool) -> dict[str, Any]:
         ]
         if case.unused
         else [],
-        "injected_failure": case.injected_failure,
-        "failing": _injected_failure(case, calls) if case.injected_failure is not None else [],
+        "injected_failure": failure,
+        "failing": [] if failure is None else _injected_failure(failure, calls),
     }
 
 
-def _injected_failure(case: TrainingCase, calls: Calls) -> list[str]:
+def _injected_failure(plan: InjectedFailure, calls: Calls) -> list[str]:
     """Return the lines of a step in which the user's own exception is raised and caught."""
-    assert case.injected_failure is not None
-    tried = [f"    {line}" for line in calls.micro_step()]
+    failing, failed = [f"model.failing = {plan.kind.partition(' ')[0]!r}"], 'model.failing = ""'
+    if plan.parameter is not None:
+        failing = [
+            "trained = [parameter for parameter in model.parameters() if parameter.requires_grad]",
+            f"handle = trained[{plan.parameter} % len(trained)].register_hook(fail)",
+        ]
+        failed = "handle.remove()"
     return [
         *calls.before_step(),
-        f"model.failing = {case.injected_failure.kind.partition(' ')[0]!r}",
+        *failing,
         "try:",
         "    inputs, *rest = batch(step, rank)",
-        *tried,
+        "    rest[0] = rest[0] + 1  # Another batch than that of the step.",
+        *(f"    {line}" for line in calls.micro_step()),
         "    surfaced = False",
         "except Exception:  # The user's own.",
         "    surfaced = True",
-        'model.failing = ""',
+        failed,
     ]

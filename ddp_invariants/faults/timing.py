@@ -159,6 +159,38 @@ class NeverArmedAgain(Reference):
             self._reducing = reducing
 
 
+class WritesTheFailedResult(Reference):
+    """A bucket keeps the result of a backward that failed after it was sent, and the next backward
+    writes that result (no public incident found).
+
+    LIVE-2.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._kept = {id(b): b.flat for b in self._buckets if self._reducing and b.work is not None}
+        return super().forward(*args, **kwargs)
+
+    def _write_back(self, bucket: Bucket) -> None:
+        bucket.flat = self._kept.get(id(bucket), bucket.flat)
+        super()._write_back(bucket)
+
+
+class FailsOnlyHalfWay(Reference):
+    """A backward that failed before its first gradient is not told from one that never began
+    (no public incident found).
+
+    LIVE-2: never reduced.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        begun = any(len(bucket.waiting) < len(bucket.parameters) for bucket in self._buckets)
+        early, self._reducing = self._reducing and not begun, self._reducing and begun
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            self._reducing = early
+
+
 class SwallowsErrors(Reference):
     """The forward catches the module's exceptions and returns the last good result
     (no public incident found).

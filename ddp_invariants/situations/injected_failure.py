@@ -16,6 +16,9 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, Capability
 from ddp_invariants.situations.draft import Draft
 
+_PARAMETERS = (None, None, 1, 0, 2, 3, 5, 8)
+"""The parameters to draw from whose gradient's hook raises; None for the middle layer's result."""
+
 
 @dataclass(frozen=True)
 class FailureInjection(Situation):
@@ -45,6 +48,12 @@ class FailureInjection(Situation):
                 "zero_grad",
                 case.zero_grad,
                 "another where a step is run again: what the first attempt left must be cleared",
+            )
+            require(
+                failure.parameter is None or not (case.unused or case.exhausted),
+                "injected_failure.parameter",
+                failure.parameter,
+                "null where some ranks do not compute every gradient: only the others would raise",
             )
             return
         require(
@@ -83,14 +92,20 @@ class FailureInjection(Situation):
         # for all ranks without a limit.
         step = step % draft.steps if kind != "death" else 1 + step % max(draft.steps - 1, 1)
         draft.steps = max(draft.steps, step + 1)
-        draft.add(cls(InjectedFailure(kind, step, draft.any_rank())))
+        parameter = draft.choice(_PARAMETERS)
+        if kind != "backward error":
+            parameter = None
+        draft.add(cls(InjectedFailure(kind, step, draft.any_rank(), parameter)))
         draft.clearings = ("set_to_none", "zero")
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return the failure, as a coverage table counts it."""
         failure = case.injected_failure
-        return {"injected_failure": "none" if failure is None else failure.kind}
+        if failure is None:
+            return {"injected_failure": "none"}
+        by_hook = "" if failure.parameter is None else " by a parameter's hook"
+        return {"injected_failure": failure.kind + by_hook}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -20,7 +20,15 @@ from conftest import Run, fault_of
 from ddp_invariants import cli
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, LossScale, Optimizer, Perturbation, Poison, Unused
+from ddp_invariants.cases.program import (
+    Data,
+    InjectedFailure,
+    LossScale,
+    Optimizer,
+    Perturbation,
+    Poison,
+    Unused,
+)
 from ddp_invariants.cli import pool as cli_pool
 from ddp_invariants.cli import violations
 from ddp_invariants.discovery.scope import UnderTest
@@ -36,6 +44,7 @@ from ddp_invariants.search.replay import replay
 from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.scaler import Scaler
@@ -110,6 +119,13 @@ def on_the_right_one(text: str, side: str) -> str:
     return changed
 
 
+def raising(parameter: int | None) -> TrainingCase:
+    """Return a case of two buckets whose backward raises once."""
+    plan = InjectedFailure("backward error", parameter=parameter)
+    two = replace(CAPPED, model=Model(1, (Layer("linear"),) * 2), values="real")
+    return two.with_situation(FailureInjection(plan))
+
+
 DDPS: list[tuple[str, str, TrainingCase, str]] = [
     (
         "NoBroadcast",
@@ -152,6 +168,8 @@ DDPS: list[tuple[str, str, TrainingCase, str]] = [
     ("ReducesInTwoWays", "COMM-1", SMALLEST, "rank 1 of 2, step 0, call"),
     ("NoWait", "COMM-3", WITHHELD, "is not waited for"),
     ("DividesInFlight", "COMM-3", WITHHELD, "written to while in flight"),
+    ("WritesTheFailedResult", "LIVE-2", raising(None), "rank 0 of 2, step 0"),
+    ("FailsOnlyHalfWay", "LIVE-2", raising(1), "rank 0 of 2, step 0"),
 ]
 
 

@@ -33,7 +33,8 @@ class UserError(Exception):
     """An exception of the user's own code in the middle of a step."""
 
 
-def _fail(_gradient: Tensor) -> None:
+def fail(_gradient: Tensor) -> None:
+    """Raise an exception of the user's own from a hook on a gradient."""
     raise UserError("the user's backward failed, on purpose")
 
 
@@ -144,7 +145,7 @@ class Replica(nn.Module):
         """Raise now, or when backward gets here; now, too, if no layer before this is trained."""
         if self.failing == "forward" or not x.requires_grad:
             raise UserError("the user's forward failed, on purpose")
-        x.register_hook(_fail)
+        x.register_hook(fail)
 
 
 def _add_modules(

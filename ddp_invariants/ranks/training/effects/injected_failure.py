@@ -2,9 +2,15 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
+from ddp_invariants.cases.program import InjectedFailure
 from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.model import Replica, fail
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
@@ -27,9 +33,10 @@ class CaughtException(Effect):
     """An exception of the user's own in a forward or backward, which the user catches."""
 
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
-        """Attempt the step, catch the exception and clear gradients.
+        """Attempt the step with another batch, catch the exception and clear gradients.
 
-        An implementation that does whole steps has no pass in which to raise.
+        An implementation that does whole steps has no pass in which to raise. On the batch of the
+        step, results that the attempt leaves behind would pass for those of the step.
         """
         plan, trained = self.case.injected_failure, stepper.trained
         assert plan is not None
@@ -38,14 +45,33 @@ class CaughtException(Effect):
         surfaced = ""
         trained.drive.before_batch(trained.wrapped, trained.optimizer)
         trained.zero_grad()
-        batch = stepper.program.batch(indices, plan.step)
-        trained.replica.failing = plan.kind.removesuffix(" error")
-        try:
-            outputs = stepper.program.forward(trained.forward, batch[0])
-            trained.backward(stepper.program.loss(outputs, batch)[1])
-        except Exception as error:  # noqa: BLE001 - an implementation may pass it on as another
-            surfaced = type(error).__name__
-        finally:
-            trained.replica.failing = ""
-        stepper.record.facts["surfaced"] = surfaced
+        inputs, targets, tags = stepper.program.batch(indices, plan.step)
+        batch = inputs, targets + 1, tags
+        with self._raising(trained.replica, plan):
+            try:
+                outputs = stepper.program.forward(trained.forward, inputs)
+                trained.backward(stepper.program.loss(outputs, batch)[1])
+            except Exception as error:  # noqa: BLE001 - an implementation may pass on another
+                surfaced = type(error).__name__
+        if surfaced or self._raised:
+            stepper.record.facts["surfaced"] = surfaced
         trained.zero_grad()
+
+    @contextmanager
+    def _raising(self, replica: Replica, plan: InjectedFailure) -> Iterator[None]:
+        """Have a pass of a replica raise an exception of the user's own, as a failure says."""
+        self._raised = plan.parameter is None
+        if plan.parameter is None:
+            replica.failing = plan.kind.removesuffix(" error")
+            yield
+            replica.failing = ""
+            return
+        trained = [parameter for parameter in replica.parameters() if parameter.requires_grad]
+        handle = trained[plan.parameter % len(trained)].register_hook(self._fail)
+        yield
+        handle.remove()
+
+    def _fail(self, gradient: Tensor) -> None:
+        """Raise from a hook on a gradient, which some implementations never compute."""
+        self._raised = True
+        fail(gradient)
