@@ -37,6 +37,7 @@ NEVER: dict[str, str] = {
     "forward_only": "run a forward in training without a backward",
     "forward_only_quiet": "run a forward in training without a backward",
     "evaluation_with_gradients": "run a forward in evaluation with gradients enabled",
+    "evaluation_mode": "train in evaluation mode",
     "no_sync_nested": "nest one no_sync in another",
     "no_sync_error": "go on after an exception that left a no_sync",
     "forward_error": "go on after an exception in a forward",

@@ -188,6 +188,33 @@ class KeepsAnInferenceTensor(_Reference):
         return super().forward(*args, **kwargs)
 
 
+class EvaluationPassesBy(_Reference):
+    """A forward in evaluation mode calls the module alone, also where a backward follows
+    (no public incident found).
+
+    PARAM-3: never reduced; or GRAD-1: own local gradient: never reduced.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs) if self.training else self.module(*args, **kwargs)
+
+
+class HooksRestInEvaluation(_Reference):
+    """The hooks do nothing while the wrapper is in evaluation mode, also where its forward was in
+    training mode (no public incident found).
+
+    PARAM-3: never reduced; or GRAD-1: own local gradient: never reduced.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._trained = self.training
+        return super().forward(*args, **kwargs)
+
+    def _backward_begins(self, gradient: Tensor) -> None:
+        if self.training or not self._trained:
+            super()._backward_begins(gradient)
+
+
 class InferencePassesBy(_Reference):
     """Right: a forward under inference mode calls the module alone."""
 

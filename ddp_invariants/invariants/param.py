@@ -19,6 +19,7 @@ from ddp_invariants.invariants.scaling import (
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.evaluation_mode import EVALUATED, EvaluationMode
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
 
@@ -145,6 +146,7 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         "a fused step",
         "gradients clipped",
         "a scheduled learning rate",
+        EVALUATED,
         GROUPED,
     ),
     source=_SOURCE,
@@ -153,6 +155,7 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         least_steps=2,
         clipped=True,
         scheduled=True,
+        evaluated=True,
         grouped=True,
         scaled=8,
         autocast=8,
@@ -174,6 +177,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "weight decay": plan.weight_decay > 0,
         "gradients clipped": view.case.clip is not None,
         "a scheduled learning rate": view.case.get(RateSchedule) is not None,
+        EVALUATED: view.case.get(EvaluationMode) is not None,
         GROUPED: view.case.get(GroupOptions) is not None,
         TWO_RANKS: view.case.world_size > 1,
     }

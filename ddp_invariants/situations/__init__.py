@@ -18,6 +18,7 @@ from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.earlier import EarlierRuns
+from ddp_invariants.situations.evaluation_mode import EvaluationMode
 from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
@@ -55,6 +56,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Scaler,
     Autocast,
     RateSchedule,
+    EvaluationMode,
     CallShape,
     ModuleUse,
     GroupOptions,

@@ -152,7 +152,7 @@ class CallShape(Situation):
     def capabilities(cls) -> dict[str, Capability]:
         """Return a capability for each group of forms."""
         table: dict[str, Capability] = {}
-        after = "schedule"
+        after = "evaluation_mode"
         for name, (inputs, outputs, condition, words) in _CAPABILITIES.items():
             table[name] = _capability(inputs, outputs, condition, after, words)
             after = name

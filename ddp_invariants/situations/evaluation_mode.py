@@ -1,0 +1,104 @@
+"""Training in evaluation mode, as programs do that fine-tune with all statistics frozen.
+
+Standard library only: the rank side imports this module under any interpreter.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, get_args
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.fields import between, one_of, require
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.draft import Draft
+
+EvaluatedPasses = Literal["both", "backward", "forward"]
+
+EVALUATED = "training in evaluation mode"
+"""The condition of rules that only such cases meet."""
+
+
+@dataclass(frozen=True)
+class EvaluationMode(Situation):
+    """A wrapper in evaluation mode while its gradients are computed.
+
+    Attributes:
+        passes: The passes in evaluation mode: `both`, or only the `backward` or the `forward` of
+            each micro-step, where the program switches the mode between them.
+        first: The first step in evaluation mode.
+    """
+
+    beyond_scripts: ClassVar[str] = "the wrapper is in evaluation mode"
+    options: ClassVar[dict[str, Any]] = {"evaluated": False}
+    moment: ClassVar[str] = "forwards"
+
+    passes: EvaluatedPasses = "both"
+    first: int = 0
+    kind: Literal["evaluation mode"] = "evaluation mode"
+
+    def check(self, case: TrainingCase) -> None:
+        """Require a model that computes the same in both modes."""
+        one_of("evaluation_mode.passes", self.passes, EvaluatedPasses)
+        between("evaluation_mode.first", self.first, 0, case.steps - 1)
+        require(
+            self.passes == "both" or case.passes == "alternate",
+            "evaluation_mode.passes",
+            self.passes,
+            "'both' where backwards do not alternate with forwards",
+        )
+        require(
+            not case.model.draws and not any(layer.buffers for layer in case.model.layers),
+            "evaluation_mode",
+            self.passes,
+            "null where a layer computes otherwise in evaluation",
+        )
+
+    @property
+    def words(self) -> str:
+        """The passes, and the first step if it is not the first of all."""
+        since = f",first={self.first}" if self.first else ""
+        return f"evaluation_mode=(passes={self.passes}{since})"
+
+    def simpler(self) -> Iterator["EvaluationMode"]:
+        """Yield the same passes from the first step on, and both passes."""
+        if self.first:
+            yield replace(self, first=0)
+        if self.passes != "both":
+            yield replace(self, passes="both")
+
+    @classmethod
+    def drawn(cls, draft: Draft) -> None:
+        """Draw the mode in one of four cases where the option `evaluated` asks for it."""
+        if draft.wanted["evaluated"] and draft.one_in(4):
+            draft.add(cls(draft.choice(get_args(EvaluatedPasses)), draft.any_step()))
+
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return a drawn case with the mode; unchanged if a layer depends on it."""
+        try:
+            return case.with_situation(self)
+        except CaseError:
+            return case
+
+    @classmethod
+    def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
+        """Return the passes in evaluation mode, as a coverage table counts them."""
+        found = case.get(cls)
+        return {"passes in evaluation mode": "none" if found is None else found.passes}
+
+    @classmethod
+    def capabilities(cls) -> dict[str, Capability]:
+        """Return the capability to train in evaluation mode."""
+        probe = replace(GENTLE, situations=(cls(),))
+        words = "a forward or a backward in evaluation mode, for a step of the optimizer"
+        capability = of_situation(cls, probe, EVALUATED, after="schedule", words=words)
+        varieties = {passes: partial(_is_in, passes) for passes in get_args(EvaluatedPasses)}
+        return {"evaluation_mode": replace(capability, varieties=varieties)}
+
+
+def _is_in(passes: EvaluatedPasses, case: TrainingCase) -> bool:
+    """Return whether some passes of a case are in evaluation mode, and only these."""
+    found = case.get(EvaluationMode)
+    return found is not None and found.passes == passes
