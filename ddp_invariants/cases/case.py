@@ -109,7 +109,7 @@ class TrainingCase(Situated, Strict):
             self.bucket_cap is None or self.bucket_cap >= 1,
             "bucket_cap",
             self.bucket_cap,
-            "null or bytes from 1",
+            "null, or 1 byte or more",
         )
         one_of("init", self.init, Init)
         one_of("values", self.values, Values)
@@ -119,14 +119,14 @@ class TrainingCase(Situated, Strict):
             self.data.samples >= least,
             "data.samples",
             self.data.samples,
-            f"at least {least}: no rank has a batch",
+            f"at least {least}: with fewer, no rank has a batch",
         )
         between("rounds", self.rounds, 1, 100)
         require(
             self.optimizer.kernels != "fused" or self.fusible,
             "optimizer.kernels",
             self.optimizer.kernels,
-            "another where parameters are not contiguous, of low precision, complex, or sometimes "
+            "other kernels if parameters are not contiguous, of low precision, complex, or sometimes "
             "without a gradient",
         )
         plain = replace(self.optimizer, log2_lr=Optimizer().log2_lr) == Optimizer()
@@ -134,14 +134,14 @@ class TrainingCase(Situated, Strict):
             not self.sparse or plain,
             "optimizer",
             self.optimizer,
-            "plain SGD where a gradient is sparse: neither momentum nor weight decay takes it",
+            "plain SGD if a gradient is sparse: momentum and weight decay accept no sparse gradient",
         )
         require(
             not self.sparse or self.zero_grad != "never",
             "zero_grad",
             self.zero_grad,
-            "another where a gradient is sparse: what it was the sum of is not known of what was "
-            "left",
+            "another value if a gradient is sparse: the terms of a gradient left in place are not "
+            "known",
         )
         for situation in self.situations:
             situation.check(self)

@@ -103,19 +103,19 @@ class Layer(Strict):
             not self.twice or (self.of_kind.twice and self.checkpoint == "none"),
             "twice",
             self.twice,
-            "false where the layer is not linear, or computed again in backward",
+            "false if the layer is not linear, or computed again in backward",
         )
         require(
             self.checkpoint == "none" or not self.buffers,
             "checkpoint",
             self.checkpoint,
-            f"'none': a {self.kind} layer would count everything twice",
+            f"'none': a {self.kind} layer would update its buffers twice",
         )
         require(
             self.checkpoint == "none" or not self.of_kind.draws,
             "checkpoint",
             self.checkpoint,
-            "'none' for dropout: that backward draws the same again is torch's affair",
+            "'none' for dropout: torch, not the wrapper, repeats its random numbers in backward",
         )
 
     def _require_kind(self) -> None:
@@ -131,19 +131,19 @@ class Layer(Strict):
             "dtype",
             self.dtype,
             f"'float32' or 'float64' for {self.kind}: "
-            f"nothing of what {self.dtype} leaves of it could be judged",
+            f"in {self.dtype} its error has no useful bound",
         )
         require(
             not self.complex or self.of_kind.complex,
             "dtype",
             self.dtype,
-            f"a real one for {self.kind}",
+            f"a real dtype for {self.kind}",
         )
         require(
             not self.sparse or self.of_kind.sparse,
             "sparse",
             self.sparse,
-            "false where the layer has no table",
+            "false if the layer has no embedding table",
         )
 
     @property
@@ -241,13 +241,13 @@ class Model(Strict):
                 not layer.of_kind.first or index == 0,
                 f"{where}.kind",
                 layer.kind,
-                "another kind: the sample chooses the row, so an embedding stands first",
+                "another kind: an embedding takes the sample itself, so it must be the first layer",
             )
             require(
                 not layer.twice or widths[index] == widths[index + 1],
                 f"{where}.twice",
                 layer.twice,
-                "false where the layer is not as wide out as in",
+                "false if the outputs of the layer are not as wide as its inputs",
             )
             if layer.tied is not None:
                 self._require_tied(index)

@@ -93,7 +93,7 @@ class Optimizer(Strict):
             not self.nesterov or (self.kind == "sgd" and self.momentum > 0),
             "nesterov",
             self.nesterov,
-            "false where there is no momentum of SGD",
+            "false without SGD's momentum",
         )
         between("log2_lr", self.log2_lr, -30, 0)
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")

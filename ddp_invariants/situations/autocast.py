@@ -29,7 +29,7 @@ class Autocast(Situation):
             judgeable(case.model),
             "autocast",
             True,  # noqa: FBT003 - the value that the message quotes
-            "false where a layer attends: nothing of what bfloat16 leaves of it could be judged",
+            "false if a layer is an attention: in bfloat16 its error has no useful bound",
         )
 
     def scripted_forward(self, line: str) -> list[str]:

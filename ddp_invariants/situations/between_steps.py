@@ -204,19 +204,19 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
         not action.clears or case.zero_grad != "never",
         "zero_grad",
         case.zero_grad,
-        f"another where gradients do not outlive a {action.kind}",
+        f"another value, since gradients do not outlive a {action.kind}",
     )
     require(
         action.kind != "assign" or all(layer.tied is None for layer in layers),
         f"{where}.kind",
         action.kind,
-        "another where layers are tied: what is assigned to two names is two tensors",
+        "another kind if layers are tied: assigning to two names makes two tensors",
     )
     require(
         action.kind != "copy" or not case.outside,
         "outside",
         case.outside,
-        "0 where a copy is taken: process groups have none",
+        "0 if a copy is taken: process groups cannot be copied",
     )
     require(
         not action.freezes
@@ -227,7 +227,7 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
         ),
         f"{where}.layer",
         action.layer,
-        "the index of a layer with parameters of its own, which is tied to none",
+        "the index of a layer with parameters of its own that is tied to no other layer",
     )
 
 

@@ -81,7 +81,7 @@ class CallShape(Situation):
             or (case.injected_failure is None and case.model.layers[0].kind != "embedding"),
             "call_shape.inputs",
             self.inputs,
-            "no 'trained' where a forward fails, or where an embedding takes the inputs",
+            "no 'trained' if a forward fails, or if an embedding takes the inputs",
         )
 
     @property

@@ -37,9 +37,9 @@ class Clipping(Situation):
             case.zero_grad != "never",
             "zero_grad",
             case.zero_grad,
-            "another where gradients are clipped: what is left of them is not what was reduced",
+            "another value if gradients are clipped: a gradient left in place is no longer the reduced one",
         )
-        require(not case.sparse, "clip", self.norm, "null where a gradient is sparse")
+        require(not case.sparse, "clip", self.norm, "null if a gradient is sparse")
 
     @property
     def words(self) -> str:

@@ -41,18 +41,18 @@ class GroupOptions(Situation):
         """Require a learning rate in range, and an optimizer that nothing else regroups."""
         between("group_options.log2_rate", self.log2_rate, -8, -1)
         least = case.optimizer.log2_lr + self.log2_rate
-        require(least >= -30, "group_options.log2_rate", self.log2_rate, "a rate from 2**-30")
+        require(least >= -30, "group_options.log2_rate", self.log2_rate, "a rate of 2**-30 or more")
         require(
             all(each.kind not in ("schedule", "module use") for each in case.situations),
             "group_options",
             self.log2_rate,
-            "none where a schedule or another use changes the groups",
+            "none if a schedule or another use changes the groups",
         )
         require(
             all(action.kind != "assign" for action in case.between_steps),
             "between_steps",
             case.between_steps,
-            "no 'assign' where groups have options of their own",
+            "no 'assign' if groups have options of their own",
         )
 
     @property

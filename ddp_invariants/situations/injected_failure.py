@@ -47,7 +47,7 @@ class FailureInjection(Situation):
                 case.zero_grad != "never",
                 "zero_grad",
                 case.zero_grad,
-                "another where a step is run again: what the first attempt left must be cleared",
+                "another value if a step is run again: the gradients of the first attempt must be cleared",
             )
             require(
                 failure.parameter is None or not (case.unused or case.exhausted),
@@ -60,10 +60,10 @@ class FailureInjection(Situation):
             case.perturbation.kind == "none",
             "perturbation.kind",
             case.perturbation.kind,
-            "'none' where a rank dies: what is withheld then is the harness's own trouble",
+            "'none' if a rank dies: the harness cannot deliver withheld results then",
         )
-        require(failure.step > 0, "injected_failure.step", failure.step, "from 1 where a rank dies")
-        require(case.rounds == 1, "rounds", case.rounds, "1 where a rank dies")
+        require(failure.step > 0, "injected_failure.step", failure.step, "from 1 if a rank dies")
+        require(case.rounds == 1, "rounds", case.rounds, "1 if a rank dies")
 
     def simpler(self) -> Iterator["FailureInjection"]:
         """Yield failures of the same kind with one field at a time set to its default."""

@@ -55,13 +55,13 @@ class ModuleUse(Situation):
             case.passes != "retained" and case.injected_failure is None,
             "module_use",
             self.uses,
-            "none where a forward is not repeated, or fails",
+            "none if a forward is not repeated, or fails",
         )
         require(
             "groups" not in self.uses or (not case.between_steps and case.saved_by is None),
             "module_use",
             self.uses,
-            "no 'groups' where another optimizer loads a state",
+            "no 'groups' if another optimizer loads a state",
         )
         require(
             not {"copies", "wrapper copies"} & {*self.uses} or case.steps > 1,
@@ -74,8 +74,8 @@ class ModuleUse(Situation):
             or not (case.outside or case.exhausted or case.poison or case.get(SecondWrapper)),
             "module_use",
             self.uses,
-            "no 'wrapper copies' where a process group cannot be copied, where a rank runs out of "
-            "batches, where a gradient is not finite, or beside a second wrapper",
+            "no 'wrapper copies' if a process group cannot be copied, if a rank runs out of "
+            "batches, if a gradient is not finite, or beside a second wrapper",
         )
 
     def simpler(self) -> Iterator["ModuleUse"]:

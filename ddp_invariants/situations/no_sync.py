@@ -36,13 +36,13 @@ class NoSyncStyle(Situation):
             case.accumulation > 1,
             "no_sync",
             self.style,
-            "'plain' where a step has one backward",
+            "'plain' if a step has one backward",
         )
         require(
             case.passes == "alternate",
             "no_sync",
             self.style,
-            "'plain' where backwards do not alternate with forwards",
+            "'plain' if backwards do not alternate with forwards",
         )
 
     def in_one_backward(self) -> None:

@@ -38,7 +38,7 @@ class Nodes(Situation):
             all(each.kind != "surroundings" for each in case.situations),
             "nodes",
             self.ranks,
-            "none in surroundings that have other variables",
+            "none in surroundings that set other environment variables",
         )
 
     @property

@@ -39,9 +39,14 @@ class OtherMethod(Situation):
             all(each.kind not in _EXCLUDED for each in case.situations),
             "other_method",
             self.words,
-            "none where calls have another form, are counted, or fail",
+            "none if calls have another form, are counted, or fail",
         )
-        require(case.passes == "alternate", "passes", case.passes, "alternate with other methods")
+        require(
+            case.passes == "alternate",
+            "passes",
+            case.passes,
+            "'alternate' if forwards go through other methods",
+        )
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

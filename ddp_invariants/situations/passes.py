@@ -58,21 +58,21 @@ class PassOrder(Situation):
             case.accumulation > 1,
             "passes",
             self.order,
-            "'alternate' where a step has one backward",
+            "'alternate' if a step has one backward",
         )
         require(
             self.order != "joint" or not case.model.norms_batches,
             "passes",
             self.order,
-            "another where a layer is a batch_norm: autograd refuses its backward once its buffers "
-            "have been written, as they are by whoever broadcasts them when a forward starts",
+            "another order if a layer is a batch_norm: autograd refuses its backward after its "
+            "buffers have been written, and a wrapper may broadcast them when a forward starts",
         )
         require(
             not case.in_parts or case.zero_grad != "never",
             "zero_grad",
             case.zero_grad,
-            "another where a gradient comes in parts: added to what is left they round otherwise "
-            "than among themselves",
+            "another value if a gradient comes in parts: added to a gradient left in place, the "
+            "parts round differently than among themselves",
         )
 
     def in_one_backward(self) -> None:

@@ -33,16 +33,16 @@ class Penalty(Situation):
             plain,
             "penalty",
             True,  # noqa: FBT003 - the value that the message quotes
-            "false where passes do not alternate, or a layer is computed again",
+            "false if passes do not alternate, or a layer is computed again",
         )
         require(
             case.zero_grad != "never",
             "zero_grad",
             case.zero_grad,
-            "another where gradients are asked for besides: what is left may be reduced once more",
+            "another value if the loss has a penalty: a gradient left in place may be reduced once more",
         )
         case.require_plain(
-            "where a loss carries a penalty",
+            "if a loss carries a penalty",
             clip=None,
             scaler=None,
             exhausted=(),

@@ -46,7 +46,7 @@ class Perturbed(Situation):
             self.perturbation != Perturbation(),
             "perturbation",
             self.perturbation,
-            "another, since a case has this timing without the situation",
+            "another perturbation: a case has this timing without the situation",
         )
         between("perturbation.rank", self.perturbation.rank, 0, case.world_size - 1)
 

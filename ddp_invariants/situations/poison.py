@@ -33,7 +33,10 @@ class Poisoned(Situation):
     def check(self, case: TrainingCase) -> None:
         """Require a rank and a step of the case, on one backward per step, and on real layers."""
         require(
-            case.accumulation == 1, "accumulation", case.accumulation, "1 where there is poison"
+            case.accumulation == 1,
+            "accumulation",
+            case.accumulation,
+            "1 if the case injects a value that is not finite",
         )
         between("poison.rank", self.poison.rank, 0, case.world_size - 1)
         between("poison.step", self.poison.step, 0, case.steps - 1)
@@ -41,7 +44,7 @@ class Poisoned(Situation):
             not any(layer.complex for layer in case.model.layers),
             "poison",
             self.poison,
-            "null where a layer is complex: which part is no number then, nothing fixes",
+            "null if a layer is complex: no standard fixes which part then becomes NaN",
         )
 
     @classmethod

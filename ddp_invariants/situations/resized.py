@@ -40,10 +40,10 @@ class Resized(Situation):
             not case.data.drop_last or case.data.samples >= self.saved_by,
             "data.samples",
             case.data.samples,
-            f"at least {self.saved_by}: a rank that saves has no batch",
+            f"at least {self.saved_by}: with fewer, a rank that saves has no batch",
         )
         case.require_plain(
-            "where a state is loaded that others saved", between_steps=(), exhausted=()
+            "if a state is loaded that other ranks saved", between_steps=(), exhausted=()
         )
 
     @property

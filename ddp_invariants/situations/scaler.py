@@ -40,27 +40,27 @@ class Scaler(Situation):
             plan.most(case.steps) <= 126 and least >= -126,
             "scaler",
             plan,
-            "one whose scale stays between 2**-126 and 2**126, whatever overflows",
+            "a scale that stays between 2**-126 and 2**126, whichever steps overflow",
         )
         require(
             case.zero_grad != "never",
             "zero_grad",
             case.zero_grad,
-            "another where a loss is scaled: what is left of a step was unscaled",
+            "another value if a loss is scaled: a gradient left in place is already unscaled",
         )
         require(
             case.scalable,
             "scaler",
             plan,
-            "null where a gradient is sparse, or of a dtype that torch does not unscale, or SGD's "
-            "fused kernels have momentum: where the first step is skipped, torch goes on with a momentum that nothing "
-            "was written to",
+            "null if a gradient is sparse, or of a dtype that torch does not unscale, or if SGD's "
+            "fused kernels have momentum: after a skipped first step, torch goes on with an "
+            "uninitialised momentum",
         )
         require(
             case.exhausted == () and case.saved_by is None,
             "scaler",
             plan,
-            "null where a rank runs out of batches, or a state is loaded that others saved",
+            "null if a rank runs out of batches, or a state is loaded that other ranks saved",
         )
 
     def simpler(self) -> Iterator["Scaler"]:

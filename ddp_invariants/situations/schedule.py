@@ -37,7 +37,7 @@ class RateSchedule(Situation):
             2 <= len(factors) <= 16 and len(set(factors)) > 1,
             "schedule",
             factors,
-            "2 to 16 factors, of which some differ",
+            "2 to 16 factors, some of them different",
         )
         for index, factor in enumerate(factors):
             between(f"schedule[{index}]", factor, -8, 0)
@@ -45,10 +45,10 @@ class RateSchedule(Situation):
             all(action.kind != "learning rate" for action in case.between_steps),
             "schedule",
             factors,
-            "null where an action between steps changes the learning rate",
+            "null if an action between steps changes the learning rate",
         )
         least = case.optimizer.log2_lr + min(factors)
-        require(least >= -30, "schedule", factors, "factors that keep the rate from 2**-30")
+        require(least >= -30, "schedule", factors, "factors that keep the rate at 2**-30 or more")
 
     @property
     def words(self) -> str:

@@ -61,7 +61,12 @@ class SecondWrapper(Situation):
             penalty=False,
             autocast=False,
         )
-        require(not case.in_parts, "checkpoint", "reentrant", "another beside a second wrapper")
+        require(
+            not case.in_parts,
+            "checkpoint",
+            "reentrant",
+            "another checkpoint beside a second wrapper",
+        )
         require(
             not any(action.kind == "reload" for action in case.between_steps),
             "between_steps",

@@ -56,13 +56,13 @@ class Surroundings(Situation):
             0 < len(names) == len(set(names)) and not set(ENVIRONMENTS) <= set(names),
             "surroundings",
             names,
-            "different names, and one environment at most",
+            "different names, and at most one environment",
         )
         require(
             not case.outside or "other groups" not in names,
             "outside",
             case.outside,
-            "0 where the program makes other groups",
+            "0 if the program makes other groups",
         )
 
     @property

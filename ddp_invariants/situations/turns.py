@@ -70,7 +70,7 @@ class Turns(Situation):
             self.order == "behind" or not (self.behind or self.lags),
             "turns.order",
             self.order,
-            "'behind' where a rank is behind, or results lag",
+            "'behind' if a rank is behind, or results lag",
         )
 
     @property
@@ -87,7 +87,7 @@ class Turns(Situation):
         lags = (
             f", and its results lag by {', '.join(map(str, self.lags))} calls" if self.lags else ""
         )
-        return f"rank {self.behind} runs only while no other can{lags}"
+        return f"rank {self.behind} runs only while no other rank can{lags}"
 
     def simpler(self) -> Iterator["Turns"]:
         """Yield plainer orders, the plainest first."""

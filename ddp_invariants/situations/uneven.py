@@ -45,20 +45,20 @@ class UnevenInputs(Situation):
             0 < len(set(ranks)) == len(ranks) < case.world_size,
             "exhausted",
             ranks,
-            "ranks that differ, and not all of them",
+            "different ranks, and not all ranks",
         )
         require(
             case.zero_grad != "never",
             "zero_grad",
             case.zero_grad,
-            "another where a rank runs out of batches",
+            "another value if a rank runs out of batches",
         )
-        case.require_plain("where a rank runs out of batches", accumulation=1, between_steps=())
+        case.require_plain("if a rank runs out of batches", accumulation=1, between_steps=())
         require(
             not case.sparse,
             "exhausted",
             ranks,
-            "none where a gradient is sparse: who has none cannot know its indices",
+            "none if a gradient is sparse: a rank without the gradient cannot know its indices",
         )
 
     def simpler(self) -> Iterator["UnevenInputs"]:

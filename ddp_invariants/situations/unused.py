@@ -164,7 +164,7 @@ def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
         and not layers[unused.layer].sparse,
         f"{where}.layer",
         unused.layer,
-        "the index of a layer with parameters, none of sparse gradient, that is as wide out as in",
+        "the index of a layer with parameters and dense gradients, whose outputs are as wide as its inputs",
     )
     if unused.rank is not None:
         between(f"{where}.rank", unused.rank, 0, case.world_size - 1)
@@ -176,7 +176,7 @@ def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
             case.passes != "retained",
             f"{where}.micro_step",
             unused.micro_step,
-            "null where a step has one forward",
+            "null if a step has one forward",
         )
 
 

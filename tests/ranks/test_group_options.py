@@ -68,5 +68,5 @@ def test_groups_are_refused_where_something_else_changes_them() -> None:
     for situation in (RateSchedule((0, -1)), Actions((BetweenSteps("assign"),))):
         with pytest.raises(CaseError, match="group"):
             GROUPS.with_situation(situation)
-    with pytest.raises(CaseError, match="a rate from"):
+    with pytest.raises(CaseError, match="a rate of"):
         replace(GROUPS, optimizer=Optimizer(log2_lr=-30))

@@ -352,7 +352,7 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         (lambda: CASE.with_situation(Resized(3)), "saved_by is 3, expected an integer from 1 to 2"),
         (
             lambda: between(BetweenSteps("evaluation")).with_situation(Resized(1)),
-            "between_steps is .*, expected .* where a state is loaded that others",
+            "between_steps is .*, expected .* if a state is loaded that other",
         ),
         (
             lambda: UNEVEN.with_situation(UnevenInputs((Exhausted(0, 3),))),
@@ -366,13 +366,13 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
             lambda: UNEVEN.with_situation(
                 UnevenInputs(tuple(Exhausted(rank) for rank in range(3)))
             ),
-            "ranks that differ, and not all of them",
+            "different ranks, and not all ranks",
         ),
         (
             lambda: replace(UNEVEN, accumulation=2),
-            "accumulation is 2, expected 1 where a rank runs out of batches",
+            "accumulation is 2, expected 1 if a rank runs out of batches",
         ),
-        (lambda: replace(UNEVEN, zero_grad="never"), "another where a rank runs out of batches"),
+        (lambda: replace(UNEVEN, zero_grad="never"), "another value if a rank runs out of batches"),
         (
             lambda: between(BetweenSteps("evaluation", 3)),
             r"between_steps\[0\].step is 3, expected an integer from 1 to 2",
@@ -382,19 +382,19 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
             r"between_steps\[0\].step is 0, expected an integer from 1 to 2",
         ),
         (lambda: between(BetweenSteps("freeze", 1, 9)), r"between_steps\[0\].layer is 9"),
-        (lambda: between(BetweenSteps("freeze", 1, 0)), "tied to none"),
+        (lambda: between(BetweenSteps("freeze", 1, 0)), "tied to no other layer"),
         (lambda: between(BetweenSteps("freeze", 1, 5)), "a layer with parameters of its own"),
         (
             lambda: between(BetweenSteps("cast"), zero_grad="never"),
-            "zero_grad is 'never', expected another where gradients do not",
+            "zero_grad is 'never', expected another value, since gradients do not",
         ),
         (
             lambda: between(BetweenSteps("assign")),
-            r"between_steps\[0\].kind is 'assign', expected another where layers are tied",
+            r"between_steps\[0\].kind is 'assign', expected another kind if layers are tied",
         ),
         (
             lambda: between(BetweenSteps("copy"), outside=1),
-            "outside is 1, expected 0 where a copy is taken",
+            "outside is 1, expected 0 if a copy is taken",
         ),
         (
             lambda: BetweenSteps("sleep"),  # type: ignore[arg-type]  # the wrong value under test
@@ -402,7 +402,7 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         ),
         (
             lambda: CASE.with_situation(PassOrder("joint")),
-            "passes is 'joint', expected 'alternate' where a step has one backward",
+            "passes is 'joint', expected 'alternate' if a step has one backward",
         ),
         (
             lambda: replace(CASE, accumulation=2).with_situation(
@@ -412,11 +412,11 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         ),
         (
             lambda: Layer("scale", twice=True),
-            "twice is True, expected false where the layer is not linear",
+            "twice is True, expected false if the layer is not linear",
         ),
         (
             lambda: Model(2, (Layer("linear", 1, twice=True),)),
-            r"layers\[0\].twice is True, expected false where the layer is no",
+            r"layers\[0\].twice is True, expected false if the outputs of the layer",
         ),
         (lambda: Layer("statistics", checkpoint="plain"), "checkpoint is 'plain', expected 'none'"),
         (

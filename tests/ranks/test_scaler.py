@@ -215,19 +215,19 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
         (lambda: LossScale(4, log2_backoff=0), "log2_backoff is 0"),
         (
             lambda: SCALED.with_situation(Scaler(LossScale(126, interval=1))),
-            "whose scale stays between",
+            "a scale that stays between",
         ),
         (
             lambda: SCALED.with_situation(Scaler(LossScale(4, log2_backoff=60))),
-            "whose scale stays between",
+            "a scale that stays between",
         ),
         (
             lambda: replace(SCALED, zero_grad="never"),
-            "zero_grad is 'never', expected another where a loss is scaled",
+            "zero_grad is 'never', expected another value if a loss is scaled",
         ),
         (
             lambda: TrainingCase(SPARSE, situations=(Scaler(LossScale(4)),)),
-            "null where a gradient is sparse, or of a dtype",
+            "null if a gradient is sparse, or of a dtype",
         ),
         (
             lambda: TrainingCase(
@@ -239,11 +239,11 @@ SPARSE = Model(2, (Layer("embedding", sparse=True), Layer("linear", 2)))
         ),
         (
             lambda: CASE.with_situation(Resized(1), Scaler(LossScale(4))),
-            "a state is loaded that others saved",
+            "a state is loaded that other ranks saved",
         ),
         (
             lambda: CASE.with_situation(UnevenInputs((Exhausted(1),)), Scaler(LossScale(4))),
-            "where a rank runs out of batches",
+            "if a rank runs out of batches",
         ),
     ],
 )

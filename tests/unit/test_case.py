@@ -229,7 +229,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         (lambda: Model(1, ()), "at least one layer"),
         (lambda: Model(1, (Layer("linear", frozen=True),)), "at least one trainable parameter"),
         (lambda: Model(2, (Layer("linear", layout="channels_last"),)), "not divisible by 4"),
-        (lambda: Model(2, (Layer("linear", 2), Layer("embedding"))), "an embedding stands first"),
+        (lambda: Model(2, (Layer("linear", 2), Layer("embedding"))), "it must be the first layer"),
         (
             lambda: Model(2, (Layer("convolution"),)),
             "another kind, since the input width 2 is not divisible by 4",
@@ -242,7 +242,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         ),
         (lambda: Model(2, (Layer("dropout"),)), "at least one trainable parameter"),
         (lambda: Layer("norm", dtype="bfloat16"), "'float32' or 'float64' for norm"),
-        (lambda: Layer("norm", dtype="float16"), "nothing of what float16 leaves"),
+        (lambda: Layer("norm", dtype="float16"), "in float16 its error has no useful bound"),
         (
             lambda: Model(2, (Layer("batch_norm"),)),
             "another kind, since the input width 2 is not divisible by 4",
@@ -250,27 +250,27 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         (lambda: Layer("batch_norm", dtype="bfloat16"), "'float32' or 'float64' for batch_norm"),
         (
             lambda: Layer("batch_norm", dtype="complex64"),
-            "dtype is 'complex64', expected a real one for batch_norm",
+            "dtype is 'complex64', expected a real dtype for batch_norm",
         ),
         (
             lambda: Layer("batch_norm", checkpoint="plain"),
-            "'none': a batch_norm layer would count everything twice",
+            "'none': a batch_norm layer would update its buffers twice",
         ),
         (
             lambda: replace(
                 SIMPLEST, model=Model(4, (Layer("batch_norm"),)), accumulation=2
             ).with_situation(PassOrder("joint")),
-            "passes is 'joint', expected another where a layer is a batch_norm",
+            "passes is 'joint', expected another order if a layer is a batch_norm",
         ),
         (
             lambda: Layer("norm", dtype="complex64"),
-            "dtype is 'complex64', expected a real one for norm",
+            "dtype is 'complex64', expected a real dtype for norm",
         ),
         (
             lambda: replace(
                 SIMPLEST, model=Model(1, (Layer("linear", dtype="complex64"),))
             ).with_situation(Poisoned(Poison(0, 0))),
-            "null where a layer is complex",
+            "null if a layer is complex",
         ),
         (
             lambda: replace(
@@ -278,12 +278,12 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
                 model=Model(1, (Layer("scale", dtype="complex64"),)),
                 optimizer=Optimizer(kernels="fused"),
             ),
-            r"optimizer\.kernels is 'fused', expected another",
+            r"optimizer\.kernels is 'fused', expected other",
         ),
         (lambda: Layer("linear", sparse=True), "sparse is True, expected false"),
         (
             lambda: Optimizer(nesterov=True),
-            "nesterov is True, expected false where there is no momentum",
+            "nesterov is True, expected false without SGD's momentum",
         ),
         (
             lambda: replace(
@@ -291,7 +291,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
                 optimizer=Optimizer(kernels="fused"),
                 model=Model(2, (Layer("linear", 2, layout="strided"),)),
             ),
-            r"optimizer\.kernels is 'fused', expected another",
+            r"optimizer\.kernels is 'fused', expected other",
         ),
         (
             lambda: replace(
@@ -299,7 +299,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
                 optimizer=Optimizer(momentum=0.5),
                 model=Model(1, (Layer("embedding", sparse=True),)),
             ),
-            "plain SGD where a gradient is sparse",
+            "plain SGD if a gradient is sparse",
         ),
         (lambda: Model(1, (Layer("linear"), Layer("linear", tied=1))), r"layers\[1\].tied is 1"),
         (lambda: Model(1, (Layer("linear", 2), Layer("linear", 2, tied=0))), "the same shape"),
@@ -328,7 +328,7 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
         ),
         (
             lambda: TrainingCase(model=SIMPLEST.model, situations=(NoSyncStyle("nested"),)),
-            "no_sync is 'nested', expected 'plain' where",
+            "no_sync is 'nested', expected 'plain' if",
         ),
         (
             lambda: TrainingCase(model=SIMPLEST.model, situations=(Crossed(2),)),
