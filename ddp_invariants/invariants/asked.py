@@ -53,7 +53,7 @@ def _refused_in_part(
     rank, text = next(iter(raised.items()))
     return Failure(
         "SHARD-4",
-        "some ranks raise and others answer the same program",
+        "some ranks raise on a program that other ranks answer",
         f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
         text,
     )

@@ -16,7 +16,9 @@ from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
-_FROM_INSIDE = Script(beyond="only code inside a forward sees the buffers that it starts from")
+_FROM_INSIDE = Script(
+    beyond="only code inside a forward sees the buffers at the start of the forward"
+)
 
 MOVED = "batches changed buffers differently"
 EACH_MOVED = "a forward changed buffers"
@@ -75,9 +77,9 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
 
 @training.rule(
     "BUF-2",
-    "A forward in training changes buffers as the unwrapped module's forward does: the next "
-    "forward starts, element by element, from values between those that the ranks' twins hold, or "
-    "from values that the program wrote since.",
+    "A forward in training changes buffers as the unwrapped module's forward does. Each element "
+    "from which the next forward starts lies between the values that the ranks' twins hold, or has "
+    "a value that the program wrote since.",
     needs=(EACH_MOVED, NORMED, WRITTEN),
     source=_SOURCE,
     applies="capability",

@@ -117,10 +117,10 @@ def input_gradients_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
 
 @training.rule(
     "CALL-3",
-    "Steps are right if the program's forwards go through another method of the module, as far as "
-    "the wrapper offers the methods of its module.",
+    "Steps are right if the program's forwards go through another method of the module, provided "
+    "that the wrapper offers the methods of its module.",
     needs=(OTHER_METHOD,),
-    source="no document: a wrapper that passes its module's methods on invites their calls; torch's "
+    source="no document: a wrapper that offers its module's methods invites calls of them; torch's "
     "DistributedDataParallel does not offer them",
     applies="capability",
     draws=Draws(least_steps=2, other_methods=True),

@@ -52,7 +52,7 @@ def _misdealt(
     if len(set(counts)) > 1 and padding != "none":
         return "the ranks yield different numbers of indices"
     if total not in totals:
-        return f"the ranks yield {total} indices, and {sorted(totals)} fit the lengths"
+        return f"the ranks yield {total} indices; the lengths allow {sorted(totals)}"
     indices, times = np.unique(
         np.concatenate([array_of(shard) for shard in shards]), return_counts=True
     )

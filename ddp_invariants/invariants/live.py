@@ -333,7 +333,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
 
 @training.rule(
     "LIVE-5",
-    "Steps stay right after an action that all ranks do between two steps: an evaluation, a "
+    "Steps stay right after all ranks do one of these between two steps: an evaluation, a "
     "forward without a backward, a lower learning rate, momentum or weight decay, a layer frozen "
     "or unfrozen, parameters cast and cast back, a deep copy, or a state assigned as new tensors.",
     needs=tuple(INTERLUDES.values()),

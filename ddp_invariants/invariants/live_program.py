@@ -15,14 +15,14 @@ from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.second import BESIDE, SAME, SecondWrapper, condition
 from ddp_invariants.situations.surroundings import CONDITIONS, Surroundings
 
-_SOURCE = "no document: a wrapper belongs to its module and its process group alone"
+_SOURCE = "no document: a wrapper acts only on its module and its process group"
 
 
 @training.rule(
     "LIVE-6",
-    "Two wrappers in one program do not disturb one another: both models' steps are right, whether "
-    "they are trained in turn, in the same backward, or one after the other; a module that is "
-    "wrapped again is reduced once.",
+    "Two wrappers in one program do not disturb each other: both models' steps are right if the "
+    "models are trained in turn, in the same backward, or one after the other. If a module is "
+    "wrapped again, its gradients are reduced once.",
     needs=tuple(dict.fromkeys(condition(use) for use in (*BESIDE, *SAME, "unused"))),
     source=_SOURCE,
     applies="capability",
@@ -117,11 +117,11 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "LIVE-7",
-    "Steps are right whatever surrounds them: deterministic algorithms, autograd's anomaly mode, "
-    "wrapping without gradients, a launcher's environment variables that are missing or those of "
-    "an outer launcher, and other process groups.",
+    "Steps are right in unusual surroundings: torch's deterministic algorithms, autograd's anomaly "
+    "mode, a low default dtype, wrapping under torch.no_grad(), missing environment variables of a "
+    "launcher or those of an outer launcher, and other process groups.",
     needs=tuple(CONDITIONS.values()),
-    source="no document: what the caller passes counts, and torch's settings change no gradient",
+    source="no document: a wrapper follows its arguments, and torch's settings change no gradient",
     applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, surrounded=True),
     excluded=(
@@ -157,8 +157,7 @@ AFTER = "a run after others"
 
 @training.rule(
     "LIVE-8",
-    "A run does not depend on earlier runs of its processes: with and without them it gives the "
-    "same bits.",
+    "A run gives the same bits with and without earlier runs in its processes.",
     needs=(AFTER,),
     source="no document: a program may train twice",
     draws=Draws(world_sizes=FEW_RANKS, perturbed=("none",), earlier=True),

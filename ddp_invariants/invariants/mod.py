@@ -128,7 +128,7 @@ def _used_alike(
     """
     found = view.case.get(ModuleUse)
     if found is None or not set(found.uses) & uses.keys():
-        raise NotAbout("the program uses the module for training alone")
+        raise NotAbout("the program uses the module only for training")
     for rank, evidence in enumerate(view.evidence.ranks):
         for use in evidence.uses:
             if use.use not in uses:

@@ -23,7 +23,7 @@ from ddp_invariants.situations.evaluation_mode import EVALUATED, EvaluationMode
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
 
-_SOURCE = "what follows from equal states and equal gradients with equal optimizers"
+_SOURCE = "it follows from equal states, equal gradients and equal optimizers"
 
 
 def _identical(
@@ -87,8 +87,8 @@ def optimizer_state_is_identical(view: EvidenceView, tally: Tally) -> Failure | 
     tally.meet({"optimizer with state": stateful})
     if view.evidence.ranks[0].driven.get(OPTIMIZER) and _is_dealt(view):
         raise Unjudged(
-            "wrapping was given or returned the optimizer, which keeps the state of a parameter on "
-            "some ranks alone: if it shards its state, declare optimizer = own"
+            "the optimizer, which wrapping was given or returned, keeps a parameter's state on only "
+            "some ranks: if it shards its state, declare optimizer = own"
         )
     return _identical(
         view, tally, "PARAM-2", "the optimizer's state differs between ranks", "state"
@@ -249,7 +249,7 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
     not_about(
         {
             "more than one rank": case.world_size > 1,
-            "forwards and backwards do not alternate, and plain training is run in no other "
+            "forwards and backwards do not alternate, and plain training has no such "
             "order": case.passes != "alternate",
             "training starts from a loaded state": case.saved_by is not None,
             "parameters are recreated with another memory layout, so sums are computed in "
@@ -293,7 +293,8 @@ def _alike_with_nans(plain: Tensors, wrapped: Tensors) -> bool:
 
 @training.rule(
     "PARAM-5",
-    "A frozen parameter does not change, nor does a parameter during the steps that freeze it.",
+    "A frozen parameter does not change. A parameter that is frozen for some steps does not change "
+    "during these steps.",
     needs=("frozen parameter", "frozen for some steps"),
     source=_SOURCE,
     applies="capability",
@@ -344,9 +345,9 @@ SCALED = (
 
 @training.rule(
     "PARAM-6",
-    "With a loss scaler all ranks skip the same steps, exactly those whose gradients are not "
-    "finite, and change nothing in them; the other steps are those of training without a scaler; "
-    "all ranks have the same scale.",
+    "With a loss scaler all ranks skip exactly the steps whose gradients are not finite, and change "
+    "nothing in them. The other steps are those of training without a scaler. All ranks have the "
+    "same scale.",
     needs=SCALED,
     source=(
         "the documentation of torch.amp.GradScaler: a step whose gradients overflow is skipped, and "

@@ -32,9 +32,9 @@ RANKS, FORWARDS = (
 
 @training.rule(
     "RNG-1",
-    "Ranks that were seeded differently draw different random numbers: in training no forward "
-    "draws the numbers of another rank's forward, or of an earlier forward of its rank, and neither "
-    "does the program before a step; in evaluation no forward draws any.",
+    "Ranks that were seeded differently draw different random numbers. In training no forward "
+    "repeats the numbers of another rank's forward, or of an earlier forward of its rank. The "
+    "program before a step repeats none either. In evaluation no forward draws random numbers.",
     needs=(RANKS, FORWARDS),
     source="the notes on reproducibility and torch.manual_seed in torch's documentation: "
     "a program that seeds ranks differently wants different random numbers",

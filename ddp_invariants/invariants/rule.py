@@ -128,7 +128,7 @@ class Row:
 
     Attributes:
         id: Such as `GRAD-2`; fixed for ever.
-        requirement: The requirement, in one sentence.
+        requirement: The requirement, in one to three sentences.
         needs: Conditions without which the rule has proved nothing in a run.
         source: The origin of the requirement.
         applies: `always` for every implementation; `capability` where one is offered; `declared`

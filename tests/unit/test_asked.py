@@ -80,7 +80,7 @@ def test_a_way_that_all_ranks_refuse_is_no_violation() -> None:
         Interleaved(), yielded(None, [[1, 3], [1, 3]], raised=("RuntimeError: no", ""))
     )
     assert failure is not None
-    assert failure.fact == "some ranks raise and others answer the same program"
+    assert failure.fact == "some ranks raise on a program that other ranks answer"
 
 
 def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
