@@ -172,7 +172,7 @@ def _require_settled(ledger: Ledger, failures: list[Unsettled], rules: Sequence[
     for _, failure, case in failures:
         if failure.rule in rules:
             raise Inconclusive(
-                f"{failure.rule} was violated in {failure.where}, and in no drawn case: "
+                f"{failure.rule} was violated only outside the drawn cases, in {failure.where}: "
                 f"{failure.fact}; {describe(case)}"
             )
 

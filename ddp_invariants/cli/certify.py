@@ -145,7 +145,7 @@ def certify(
     """Test implementations, and report every rule that is violated.
 
     The command runs all properties. A property draws random cases, which are small training runs on
-    real processes, and judges them by one rule. It works in any folder.
+    real processes, and judges them by one rule. The command works in any folder.
 
     NAME is a DDP wrapper as --ddp takes it, or sampler:NAME for a sampler. Without a NAME, --ddp and
     --sampler name the implementation; without these, the command tests the reference. Several NAMEs

@@ -53,8 +53,8 @@ from ddp_invariants.session import option_values
     type=Whole(option_values.COUNT),
     metavar="N",
     help=defaulting(
-        "number of composed faults to search for, each shown wrong in plain torch first, and the "
-        "right wrappers they are made of as controls",
+        "number of composed faults to search for. Plain torch shows first that each is wrong. The "
+        "right wrappers that they are made of are controls",
         "the catalogue instead",
     ),
 )
@@ -94,7 +94,8 @@ from ddp_invariants.session import option_values
     default=WHOLE,
     metavar="I/N",
     help=defaulting(
-        "make the I-th of N parts of the searches; merge adds up what --json prints", "all searches"
+        "make the I-th of N parts of the searches; merge adds up the outputs of --json",
+        "all searches",
     ),
 )
 @placing
@@ -119,12 +120,12 @@ def faults(
 ) -> None:
     """Test this suite itself on wrong and right implementations that come with it, or on your own.
 
-    The wrong ones are planted faults, which the suite must catch. The right ones are controls, which
-    it must never accuse. All rules search for each fault at once. Some faults exist only on a GPU;
-    without a GPU --backend they are listed as not run. --catalogue takes implementations of your
-    own, whose docstrings say "Right: what it is." or "What is wrong (where). RULE: cause."
-    --generated composes faults, of which nobody made a list. An interrupt prints the results so
-    far.
+    The wrong implementations are planted faults, which the suite must catch. The right
+    implementations are controls, which it must never accuse. All rules search for each fault at
+    once. Some faults exist only on a GPU; without a GPU --backend they are listed as not run.
+    --catalogue takes implementations of your own, whose docstrings say "Right: what it is." or "What
+    is wrong (where). RULE: cause." --generated composes faults that nobody wrote down. An interrupt
+    prints the results so far.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError

@@ -40,7 +40,7 @@ _UPGRADE_FILES = {_WORKFLOW: "upgrade.yml.j2", _ACCEPTED: "accepted.toml.j2"}
 def init(context: click.Context, /, folder: Path, *, upgrade: bool, as_json: bool) -> None:
     """Write an adapter to start from, and a GitHub CI job, into FOLDER (default: this folder).
 
-    An adapter is a plain class that calls your DDP wrapper for the suite. The written one passes
+    An adapter is a plain class that calls your DDP wrapper for the suite. The written adapter passes
     `certify` unchanged, and the job runs `certify` on it. With --upgrade the job runs `compare` on
     torch's own wrapper. Existing files are left as they are; if both exist, that is a usage error.
     """

@@ -52,8 +52,8 @@ def merge(
     """Add up the certificates or detection tables of a run that was split.
 
     The parts of a run have the same options and the same --seed, but --shard 1/N to N/N. FILE is the
-    certificate that a part of certify or pytest wrote, or the JSON that a part of faults --json
-    printed. All N are needed, in any order. A file that is missing, that is there twice, or that belongs to
+    certificate that one part of a session wrote, or the JSON that one part of faults --json
+    printed. All N are needed, in any order. A file that is missing, that is given twice, or that belongs to
     another run is refused.
     """
     try:

@@ -187,7 +187,7 @@ def remarks(
     expects, mended = dict[str, str](), dict[str, str]()
     for deviation in deviations:
         if deviation in shipped and deviation.capability in right:
-            mended[deviation.capability] = f"no longer deviates, which was {deviation}"
+            mended[deviation.capability] = f"no longer deviates; the deviation was {deviation}"
         else:
             expects[deviation.capability] = str(deviation)
     return expects, mended

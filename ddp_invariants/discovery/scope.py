@@ -49,7 +49,7 @@ class Scope:
     sampler: SamplerDeclarations = field(default_factory=SamplerDeclarations)
     deviating: tuple[tuple[str, str], ...] = ()
     backend: Backend = ON_THE_CPU
-    bounded: str = "more ranks were not asked for"
+    bounded: str = "--max-world-size allows no more ranks"
     not_simulated: str = ""
     most_samples: int | None = None
 

@@ -210,8 +210,8 @@ def beyond(case: TrainingCase, declared: Declarations, source: Mapping[str, Any]
     )
     reasons = {
         "it is driven through a course's functions": ddp.name.startswith("course:"),
-        "its adapter does whole steps by itself (train_step), which leaves no place to "
-        "look": "train_step" in source["methods"],
+        "its adapter does whole steps by itself (train_step), so a script cannot look into "
+        "a step": "train_step" in source["methods"],
         "parameters are sharded, so no rank holds what a script could compare": declared.zero
         >= SHARDED,
         "passes do not alternate, or layers are computed again": any(

@@ -239,9 +239,9 @@ class DistributedDataParallel(nn.Module):
             sent = (p for b in self._buckets if b.work is not None for p in b.parameters)
             if any(parameter is p for p in sent):
                 raise RuntimeError(
-                    "a parameter got another gradient after what it had was sent: a backward "
-                    "within backward, as of reentrant checkpoints, computes it in parts; "
-                    "use_reentrant=False does not"
+                    "a parameter got another gradient after its gradient was sent: a backward "
+                    "within backward computes it in parts, as with reentrant checkpoints; "
+                    "pass use_reentrant=False to checkpoint"
                 )
         for bucket in self._buckets:
             if bucket.waiting:

@@ -92,4 +92,4 @@ def _share(judged: Sequence[Judged]) -> list[str]:
     if not tested:
         return []
     noticed = sum(each.result != "survived" for each in tested)
-    return [f"noticed: {noticed} of {len(tested)} mutants that can be told from the original"]
+    return [f"noticed: {noticed} of {len(tested)} mutants that differ from the original"]

@@ -1,4 +1,4 @@
-"""Declarations that suggest themselves: what an implementation lacks, and the price of saying so."""
+"""Proposed declarations: capabilities that an implementation lacks, and limits for its users."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -107,14 +107,14 @@ def file_of(proposed: Sequence[Proposed], discovery: Discovery) -> str:
 
 
 def text(proposed: Sequence[Proposed], discovery: Discovery) -> str:
-    """Return the last lines of a report: the declarations that suggest themselves.
+    """Return the last lines of a report: the proposed declarations.
 
-    The result is empty if the implementation only refuses: its users are told then anyway.
+    The result is empty if the implementation only refuses: its users see each refusal anyway.
     """
     if all(each.why == Standing.REFUSED.value for each in proposed):
         return ""
     heading = (
-        "to have it judged without what it lacks, mend it, or declare this in a file "
+        "mend the implementation, or declare what it does not support in a file "
         "(--propose FILE writes it, --declare FILE reads it):"
     )
     indented = [f"  {line}".rstrip() for line in file_of(proposed, discovery).splitlines()]

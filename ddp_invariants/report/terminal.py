@@ -105,8 +105,8 @@ def passing_failures(stored: Iterable[StoredViolation]) -> str:
     rules = [failure.failure.rule for failure in failures]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
     heading = (
-        f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run with "
-        f'-k "{keys}" to judge and shrink these failures, or replay the first of each:'
+        f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run "
+        f'with -k "{keys}" to judge and shrink these failures, or replay the first failure of each rule:'
     )
     return "\n".join(
         [
@@ -175,13 +175,12 @@ def _cases(ledger: Ledger) -> list[str]:
         lines.append(explored(ledger.schedules))
     if ledger.not_simulated:
         lines.append(
-            f"{'simulated no more' if simulated else 'not simulated'}: {ledger.not_simulated}"
+            f"{'no longer simulated' if simulated else 'not simulated'}: {ledger.not_simulated}"
         )
     if ledger.unreal:
         listed = "; ".join(f"{case} ({rules})" for case, rules in list(ledger.unreal.items())[:3])
         lines.append(
-            f"{len(ledger.unreal)} cases failed in the simulation alone, which accuses nobody: "
-            + listed
+            f"{len(ledger.unreal)} cases failed only in the simulation, and do not count: " + listed
         )
     return lines
 

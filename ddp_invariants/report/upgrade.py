@@ -105,5 +105,5 @@ _OUTCOMES = {
     0: "SAME: no judged value changed",
     1: "CHANGED: some changes are not accepted",
     2: "INCONCLUSIVE: a difference did not show again, or no bound is known for it",
-    INTERRUPTED: "INTERRUPTED: this is what was known by then",
+    INTERRUPTED: "INTERRUPTED: the report holds the results until then",
 }

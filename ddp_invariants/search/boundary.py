@@ -63,9 +63,9 @@ class _Named:
     line: Line
 
     def __str__(self) -> str:
-        """Return the condition in words, with the numbers that were asked."""
+        """Return the condition in words, with the numbers that were tried."""
         asked = ranges(self.line.answers)
-        return f"{self.axis.noun} is {self.predicate.words} (asked: {asked})"
+        return f"{self.axis.noun} is {self.predicate.words} (numbers tried: {asked})"
 
 
 def condition(runner: Runner, failure: Failure, case: Case) -> str:

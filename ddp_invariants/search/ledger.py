@@ -173,7 +173,7 @@ class Ledger:
         cases: The number of judged cases.
         ran: The number of runs by place: `simulated`, or the backend.
         not_simulated: Why nothing is simulated, or no longer; empty if cases are.
-        unreal: Cases that failed in the simulation alone, which accuses nobody: case id to rules.
+        unreal: Cases that failed only in the simulation, and do not count: case id to rules.
         dealt: Of all small cases of the sampler (`search.exhaustion`), the number that looked
             right, and the number of all; empty if they were not asked for.
         schedules: For each small case of which all schedules were run, their number.

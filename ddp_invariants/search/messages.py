@@ -76,7 +76,7 @@ def violation(
             labelled(
                 "unless",
                 f'you declare unsupported = ["{unsupported}"] in its [ddp] table (docs/adapter.md): '
-                f"then its users must never {NEVER[unsupported]}",
+                f"its users must then never {NEVER[unsupported]}",
             )
         )
     return "\n".join(fields)
@@ -98,8 +98,8 @@ def not_repeated(
         labelled("case", describe(case)),
         labelled(
             "confirmed",
-            f"in 0 of {runs} runs in fresh processes: it depends on chance, or on what earlier "
-            "cases left in the process; with --isolation fresh each case has new ones",
+            f"in 0 of {runs} runs in fresh processes: the failure depends on chance, or on state "
+            "that earlier cases left in the process; --isolation fresh gives each case new processes",
         ),
         f"  {'repeat':<{_LABELS}}{repeat}",
         *_unstored(unstored),

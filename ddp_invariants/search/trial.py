@@ -170,7 +170,7 @@ class Trial(Runner):
         self.ledger.tested.add(rule)
         self.ledger[rule].inconclusive = True
         raise Inconclusive(
-            f"{rule} does not deviate, and was {why}; take the deviation out of its file"
+            f"{rule} does not deviate, although a deviation was {why}; remove the deviation from its file"
         )
 
     def _certify(self, rule: str, cases: Cases | None, test: Drawing | None) -> None:

@@ -49,8 +49,8 @@ def diagnose(facts: MachineFacts) -> list[Check]:
             "system",
             facts.system,
             facts.system != "Linux",
-            "ranks are forked from a server, and only Linux can tie them to it: use it, or a "
-            "container",
+            "ranks are forked from a server, and only Linux ends them together with it: use Linux, "
+            "or a Linux container",
         ),
         _ok_unless(
             "python",

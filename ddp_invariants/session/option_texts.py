@@ -17,9 +17,9 @@ DEVIATIONS = defaulting(
     "only the shipped file",
 )
 DEADLINE = defaulting(
-    "seconds in which all ranks of a case may be idle before they are declared hung. The time in which "
-    "a rank uses a processor, or in which a program does that it has started, counts apart, and the "
-    "first case gets a multiple",
+    "seconds for which all ranks of a case may be idle before they are declared hung. Processor time "
+    "of a rank, or of a program that it has started, has limits of its own. The first case gets a "
+    "multiple",
     f"{POOL_DEADLINE:.0f}",
 )
 MAX_WORLD_SIZE = "largest number of ranks in a case"

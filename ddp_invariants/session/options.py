@@ -97,9 +97,9 @@ def _add_deciding(group: pytest.OptionGroup) -> None:
         default=LEVELS[-1],
         choices=LEVELS,
         help=defaulting(
-            "what decides the exit status. core: the five invariants in ordinary programs; extended: "
+            "levels that decide the exit status. core: the five invariants in ordinary programs; extended: "
             "also everything else that is offered; robust: also argument checks, exceptions, deaths "
-            "and leaks, hence everything",
+            "and leaks, so everything",
             LEVELS[-1],
         ),
     )
@@ -163,8 +163,8 @@ def _add_files(group: pytest.OptionGroup) -> None:
         default=None,
         metavar="FILE",
         help=defaulting(
-            "write the declarations that suggest themselves, for --declare: what the implementation "
-            "refuses, or does wrong in programs that are not ordinary",
+            "write proposed declarations, for --declare: capabilities that the implementation "
+            "refuses, or gets wrong in programs that are not ordinary",
             "they are printed",
         ),
     )

@@ -143,7 +143,7 @@ def write(
 
 
 def _proposed(path: Path, proposed: Sequence[Proposed], discovery: Discovery) -> str:
-    """Write the declarations that suggest themselves, if any, and return a line that says so."""
+    """Write the proposed declarations, if any, and return a line that says so."""
     if not proposed:
         return f"proposal: {path} was not written: there is nothing to declare"
     path.write_text(file_of(proposed, discovery), encoding="utf-8")

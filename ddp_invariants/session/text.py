@@ -82,7 +82,7 @@ def summary(state: SessionState) -> list[str]:
 
 
 def last(state: SessionState) -> str:
-    """Return the last lines of a report: the declarations that suggest themselves."""
+    """Return the last lines of a report: the proposed declarations."""
     judged = state.ledger.cases and not state.shared["not_run"] and not state.config.option.replay
     if not judged:
         return ""

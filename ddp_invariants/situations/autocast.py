@@ -16,7 +16,7 @@ from ddp_invariants.situations.draft import Draft
 
 @dataclass(frozen=True)
 class Autocast(Situation):
-    """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` says what it lowers."""
+    """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` names the dtype of each layer."""
 
     options: ClassVar[dict[str, Any]] = {"autocast": 0}
     moment: ClassVar[str] = "forwards"

@@ -23,7 +23,7 @@ MOST_RUNS = 32
 
 @dataclass(frozen=True)
 class EarlierRuns(Situation):
-    """Runs of other cases in the same processes, before that of the case itself.
+    """Runs of other cases in the same processes, before the run of the case itself.
 
     Each has process groups and a model of its own, and the world of the case.
 

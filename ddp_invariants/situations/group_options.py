@@ -25,7 +25,7 @@ class GroupOptions(Situation):
     The first group has the options of the case's optimizer.
 
     Attributes:
-        log2_rate: Binary logarithm of what the second group's learning rate is multiplied by.
+        log2_rate: Binary logarithm of the factor on the second group's learning rate.
         decays: False if the second group has no weight decay.
     """
 

@@ -22,8 +22,8 @@ _EXCLUDED = ("call shape", "module use", "second wrapper", "injected failure", "
 class OtherMethod(Situation):
     """Forwards through a method of the module that is not `forward`: the wrapper's `encode`.
 
-    A wrapper need not have the method. One that has it, because it passes all attributes of the
-    module on, must train as in its own forward.
+    A wrapper need not have the method. A wrapper that offers it must train as
+    in its own forward.
     """
 
     beyond_scripts: ClassVar[str] = "forwards go through another method"

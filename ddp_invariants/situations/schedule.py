@@ -19,7 +19,7 @@ class RateSchedule(Situation):
     """A learning rate that a schedule sets before every step.
 
     Attributes:
-        log2_factors: Binary logarithms of what the case's learning rate is multiplied by, one per
+        log2_factors: Binary logarithms of the factors on the case's learning rate, one per
             step. After the last, the first follows.
     """
 

@@ -36,7 +36,7 @@ class Turns(Situation):
         order: `ranks`: always the lowest rank that can run, until it must wait. `reversed`: the
             highest. `random`: any, and a rank may be interrupted at each collective. `preempted`:
             ranks have priorities, and at a few places the running rank falls behind all others.
-            `behind`: one rank runs only while no other can, and its results lag.
+            `behind`: one rank runs only while no other rank can, and its results lag.
         seed: Fixes the choices of `random` and `preempted`.
         results: `early`: written as soon as all ranks have called. `late`: when waited for.
         behind: The rank of the order `behind`, among all ranks that the case needs. It counts

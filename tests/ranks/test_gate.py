@@ -304,7 +304,7 @@ def test_an_interrupt_loses_no_difference(pool: Pool, monkeypatch: pytest.Monkey
     assert "simpler cases follow" in "".join(map(upgrade.event, told))
     text = upgrade.comparison((HEAD.environment, HEAD.environment), outcome)
     assert entry.difference.name in text
-    assert text.endswith("INTERRUPTED: this is what was known by then")
+    assert text.endswith("INTERRUPTED: the report holds the results until then")
 
 
 def test_speed_and_memory_are_ratios_from_the_same_run() -> None:

@@ -550,7 +550,7 @@ def test_a_shipped_deviation_that_a_later_torch_has_mended_is_a_note() -> None:
     own = replace(shipped[0], reason="another", capability="cast")
     expects, mended = deviations.remarks([*shipped, own], {"retained", "cast"})
     assert {"unfreeze", "assign", "cast"} <= expects.keys()
-    assert mended["retained"].startswith("no longer deviates, which was expected until ")
+    assert mended["retained"].startswith("no longer deviates; the deviation was expected until ")
     assert "another" in expects["cast"]
 
 
@@ -602,7 +602,8 @@ def test_a_rule_that_is_expected_to_be_breached_must_be(pool: Pool, tmp_path: Pa
     with pytest.raises(NotJudged, match="deviates as expected"):
         breaching.certify("GRAD-1")
     with pytest.raises(
-        Inconclusive, match="GRAD-1 does not deviate, and was expected; take the deviation out"
+        Inconclusive,
+        match="GRAD-1 does not deviate, although a deviation was expected; remove the deviation",
     ):
         trial("reference").certify("GRAD-1")
 

@@ -247,7 +247,7 @@ def _needs(certificate: Certificate, rule: str) -> RuleAccount:
 
 WHOLE, ACCUSED = certified(), violated()
 CONTRADICTIONS: dict[str, Certificate] = {
-    "its outcome is 'certified', but from its rules follows 'violated'": replace(
+    "its outcome is 'certified', but its rules give 'violated'": replace(
         ACCUSED, outcome="certified"
     ),
     "the planned properties differ from the listed rules": replace(WHOLE, rules=WHOLE.rules[1:]),

@@ -440,7 +440,7 @@ def _torch(**changes: Any) -> MachineFacts:
 @pytest.mark.parametrize(
     ("facts", "name", "standing", "advice"),
     [
-        (replace(WELL, system="Darwin"), "system", "problem", "use it, or a container"),
+        (replace(WELL, system="Darwin"), "system", "problem", "use Linux, or a Linux container"),
         (replace(WELL, python=(3, 10)), "python", "problem", "3.11"),
         (
             replace(WELL, torch=None, torch_error="No module named 'torch'"),

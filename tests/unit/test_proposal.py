@@ -1,4 +1,4 @@
-"""Declarations that suggest themselves, and the files that say them."""
+"""Proposed declarations, and the files that contain them."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -49,7 +49,7 @@ def train(case: TrainingCase, number: int, driver: Driver, session: CaseGroups) 
         return Saved(
             ({}, {}),
             {},
-            RuntimeError("nothing was saved: rank 0 of those that train before raised"),
+            RuntimeError("nothing was saved: rank 0 raised in the training before"),
         )
     here = {"cuda:0": str(session.rank_device.device)}  # The first rank saved from its own device.
     return Saved(torch.load(io.BytesIO(states), weights_only=False, map_location=here), saved.own)

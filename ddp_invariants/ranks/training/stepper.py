@@ -107,9 +107,9 @@ class Stepper:
         trained = {id(p) for p in parameters()} if callable(parameters) else set()
         if trained and not trained & {id(p) for p in self.trained.replica.parameters()}:
             raise TypeError(
-                "the wrapper's parameters() are not those of the module it was given, "
-                "so nothing it does can be seen: it trains a copy, or hides them; "
-                "an adapter is needed"
+                "the wrapper's parameters() are not the parameters of the module that it was given, "
+                "so the suite cannot see the training: the wrapper trains a copy, or hides the "
+                "parameters; write an adapter"
             )
 
     def take_steps(self) -> None:

@@ -191,7 +191,7 @@ class Certificate(Strict):
         dimensions: Number of cases by dimension and value.
         examples: One typical case of each kind.
         places: Number of runs by place: `simulated`, or the backend.
-        unreal: Cases that failed in the simulation alone, which accuses nobody, with the rules.
+        unreal: Cases that failed only in the simulation, and do not count, with the rules.
         not_simulated: Why nothing was simulated; empty if cases were.
         dealt: Of all small cases of the sampler, the number that looked right, and the number of
             all; empty if they were not asked for.

@@ -142,7 +142,7 @@ def where(certificate: Certificate) -> str:
     if certificate.schedules:
         lines.append(explored(certificate.schedules))
     if alone:
-        lines.append(f"{alone} cases failed in the simulation alone, which accuses nobody")
+        lines.append(f"{alone} cases failed only in the simulation, and do not count")
     return "; ".join(lines)
 
 

@@ -171,12 +171,12 @@ def contradictions(certificate: Certificate) -> Iterator[str]:
     expected = shortfall(properties)
     if certificate.partial not in (expected, (INTERRUPTED, *expected)):
         yield (
-            f"the reasons why it is partial are {list(certificate.partial)}, but from its properties "
-            f"follows {list(expected)}"
+            f"the reasons why it is partial are {list(certificate.partial)}, but its properties "
+            f"give {list(expected)}"
         )
     if certificate.outcome != outcome(certificate.rules):
         yield (
-            f"its outcome is {certificate.outcome!r}, but from its rules follows "
+            f"its outcome is {certificate.outcome!r}, but its rules give "
             f"{outcome(certificate.rules)!r}"
         )
     if sum(certificate.sizes.values()) != certificate.cases:

@@ -41,7 +41,9 @@ class OtherMethod(Effect):
             raise NotImplementedError("the adapter makes the calls of the forward")
         wrapped = self.stepper.trained.wrapped
         if wrapped is self.stepper.trained.replica:
-            raise NotImplementedError("the module is hooked in place, and no wrapper passes it on")
+            raise NotImplementedError(
+                "the module is hooked in place, and no wrapper offers its methods"
+            )
         method: Callable[[Tensor], Any] | None = getattr(wrapped, "encode", None)
         if method is None:
             raise NotImplementedError(f"{type(wrapped).__name__} does not offer the method")

@@ -102,7 +102,7 @@ class SecondWrapper(Effect):
         first.wrapped, first.optimizer = first.drive.begin()
         if first.wrapped is replica:
             raise NotImplementedError(
-                "wrapping hooks the module in place, and nothing takes the hooks off again"
+                "wrapping hooks the module in place, and no call removes the hooks"
             )
         first.drive.before_batch(first.wrapped, first.optimizer)
         first.zero_grad()

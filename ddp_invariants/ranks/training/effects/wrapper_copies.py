@@ -55,10 +55,12 @@ def _train_copy(stepper: "Stepper", inputs: Tensor) -> Replica:
     drive, optimizer = trained.drive, trained.optimizer
     if drive.brought is not None:
         raise NotImplementedError(
-            "wrapping was given or returned an optimizer, of which the copy has none"
+            "wrapping was given or returned an optimizer, and the copy has none"
         )
     if drive.driver.after is not None or _STEPPING & drive.driver.methods:
-        raise NotImplementedError("functions beside the wrapper, which are not copied, run a step")
+        raise NotImplementedError(
+            "functions outside the wrapper run a step, and they are not copied"
+        )
     wrapped, module = deepcopy((trained.wrapped, trained.replica))
     if module not in (wrapped.modules() if isinstance(wrapped, nn.Module) else ()):
         raise NotImplementedError("a deep copy of the wrapper has no copy of its module")
