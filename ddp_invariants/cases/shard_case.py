@@ -22,7 +22,7 @@ class ShardCase(Strict):
         world_size: Ranks the dataset is dealt to, W.
         data: Dataset length, per-rank batch size and the sampler's arguments.
         epochs: Epochs asked for, in this order, by `set_epoch`.
-        loader: Whether a torch DataLoader is run over the sampler as well, to count its batches.
+        loader: True if a torch DataLoader also runs over the sampler, to count its batches.
         saved_after: Batches each rank takes of the last epoch before its sampler's state is saved,
             to be loaded into another one; 0 for a state saved before the first index; None where
             nothing is saved.

@@ -129,7 +129,7 @@ class Discovery:
 
     @property
     def why_unprobed(self) -> str:
-        """Why capabilities without a result were not probed, as the end of their list."""
+        """The reason why capabilities without a result were not probed, as the end of their list."""
         left = [probe for probe in self.ddp_probes if probe.standing is Standing.UNKNOWN]
         if self.plain_failure is not None:
             return ", since the plain case fails"

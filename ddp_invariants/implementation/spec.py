@@ -196,7 +196,7 @@ class Option:
         placeholder: Name of its value in the help.
         help: Its meaning, without the default.
         default: Its value if it is not given.
-        otherwise: What happens if it is not given, in words; empty if `default` says it.
+        otherwise: The behaviour if it is not given, in words; empty if `default` says it.
         repeatable: True if it may be given several times.
     """
 

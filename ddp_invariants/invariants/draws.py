@@ -1,8 +1,8 @@
 """The cases that a rule's own property draws.
 
-Each rule draws the subject that it is about, and little that another rule reports better. A field
-is an option of `search.strategies.training_cases` or `shard_cases`, and has its name there. Options
-of situations are named by the situations themselves.
+Each rule draws its own subject, and little that another rule reports better. A field is an option
+of `search.strategies.training_cases` or `shard_cases`, and has the same name there. The situations
+themselves name their options.
 """
 
 from dataclasses import dataclass, fields
@@ -22,15 +22,15 @@ class Draws:
 
     Attributes:
         world_sizes: World sizes to choose from, simplest first.
-        least_steps: Fewest optimizer updates.
-        capped: Always set a bucket capacity.
-        buffers: Always have a layer with buffers.
-        every_kind: Have every kind of parameter in every other case.
-        accumulated: Always have several backwards per step.
-        rounds: How often a case repeats its run in the same processes.
-        odd: Always have gradients that are sparse, or of a dtype of their own.
-        drawing: Always have a layer that draws random numbers.
-        prefixed: Have names with `module.` in their middle in one of four cases.
+        least_steps: Least number of optimizer updates.
+        capped: A bucket capacity in every case.
+        buffers: A layer with buffers in every case.
+        every_kind: Every kind of parameter, in every other case.
+        accumulated: Several backwards per step in every case.
+        rounds: Number of runs of a case in the same processes.
+        odd: Gradients that are sparse, or of a dtype of their own, in every case.
+        drawing: A layer that draws random numbers in every case.
+        prefixed: Names with `module.` in their middle, in one of four cases.
         of_situations: The options of situations that differ from their defaults. Each class in
             `situations.SITUATIONS` names its options, and its `drawn` describes them.
     """
@@ -79,12 +79,12 @@ class ShardDraws:
     """The questions to a sampler of one rule's property.
 
     Attributes:
-        least_samples: Shortest dataset.
-        loader: Always run a DataLoader over the sampler as well.
-        saved: Always save a state in the middle of the last epoch, and load it.
-        worked: Always have workers of a DataLoader iterate the sampler.
-        scaled: Have long datasets and many ranks in a few cases.
-        asked: Have a program ask in another way in most cases.
+        least_samples: Least number of samples.
+        loader: A DataLoader over the sampler in every case.
+        saved: A state saved in the middle of the last epoch, and loaded, in every case.
+        worked: Workers of a DataLoader that iterate the sampler, in every case.
+        scaled: Long datasets and many ranks in a few cases.
+        asked: A program that asks in another way, in most cases.
     """
 
     least_samples: int = 0

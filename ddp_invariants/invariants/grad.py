@@ -135,8 +135,8 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
 
 @training.rule(
     "GRAD-4",
-    "A gradient has its parameter's dtype and shape; frozen parameters get none; tied, 0-d and "
-    "zero-element parameters get theirs.",
+    "A gradient has its parameter's dtype and shape. Frozen parameters get no gradient. Tied, 0-d "
+    "and zero-element parameters get their gradients.",
     needs=("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
     source=SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
@@ -171,8 +171,8 @@ def _first_step_survived(failure: Failure) -> bool:
 
 @training.rule(
     "GRAD-5",
-    "The gradient of step t depends on step t alone, for every way of clearing gradients; a "
-    "gradient that the program leaves in place on purpose is added.",
+    "The gradient of step t depends on step t alone, for every way of clearing gradients. If the "
+    "program leaves a gradient in place on purpose, the next gradient is added to it.",
     needs=tuple(_KEPT.values()),
     source=SOURCE,
     draws=Draws(least_steps=2),
@@ -244,9 +244,9 @@ OF_A_KIND = (
 
 @training.rule(
     "GRAD-10",
-    "Gradients of every kind are the mean of the ranks' local gradients: sparse ones (returned "
-    "sparse or dense), complex ones (in both parts), those of low precision, and those of several "
-    "dtypes in one model.",
+    "Gradients of every kind are the mean of the ranks' local gradients. The kinds are sparse "
+    "gradients (returned sparse or dense), complex gradients (in both parts), gradients of low "
+    "precision, and gradients of several dtypes in one model.",
     needs=(TWO_RANKS, *OF_A_KIND),
     source=SOURCE,
     applies="capability",

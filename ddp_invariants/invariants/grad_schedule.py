@@ -66,7 +66,7 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "GRAD-8",
-    "Inside no_sync gradients accumulate locally and nothing is reduced; the next synchronised "
+    "Inside no_sync gradients accumulate locally and nothing is reduced. The next synchronised "
     "backward yields the mean of the ranks' accumulated gradients. The same holds for a no_sync "
     "that is nested or left by an exception.",
     needs=(TWO_RANKS, "several micro-steps", SOME_MICRO_STEPS, *NO_SYNC.values()),
@@ -112,7 +112,7 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
 @training.rule(
     "GRAD-9",
     "A rank that does not use a parameter adds zero to the mean, and gets the mean like every "
-    "other rank; if no rank uses the parameter, all ranks hold None or all hold zero.",
+    "other rank. If no rank uses the parameter, all ranks hold None or all ranks hold zero.",
     needs=(TWO_RANKS, *UNUSED),
     source=f"{LI}: globally unused parameters",
     applies="capability",
@@ -162,8 +162,8 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
 
 @training.rule(
     "GRAD-11",
-    "Ranks with different numbers of batches finish; a step's gradient is the mean over the "
-    "ranks, and ranks without a batch count as declared; all ranks end with the same parameters.",
+    "Ranks with different numbers of batches finish. A step's gradient is the mean over the ranks, "
+    "and ranks without a batch count as declared. All ranks end with the same parameters.",
     needs=(ONE_OUT, TWO_OUT),
     source=(
         "the documentation of torch.distributed.algorithms.Join: the caller chooses the divisor of a "

@@ -139,8 +139,8 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
 
 @training.rule(
     "LIVE-2",
-    "An exception in the user's forward or backward reaches the user; after all ranks have caught "
-    "it, the next step is right.",
+    "An exception in the user's forward or backward reaches the user. After all ranks have "
+    "caught the exception, the next step is right.",
     needs=(FORWARD_ERROR, BACKWARD_ERROR),
     source=_SOURCE,
     applies="capability",
@@ -191,8 +191,8 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
 
 @training.rule(
     "LIVE-3",
-    "If a rank dies, the others fail with an error; they never hang, and never finish with wrong "
-    "parameters.",
+    "If a rank dies, the other ranks fail with an error. They never hang, and never finish with "
+    "wrong parameters.",
     needs=("a rank died",),
     source=_SOURCE,
     draws=Draws(world_sizes=FEW_RANKS, perturbed=("none",), injected_failures=("death",)),

@@ -20,7 +20,7 @@ _SOURCE = "no document: a wrapper acts only on its module and its process group"
 
 @training.rule(
     "LIVE-6",
-    "Two wrappers in one program do not disturb each other: both models' steps are right if the "
+    "Two wrappers in one program do not disturb each other. Both models' steps are right if the "
     "models are trained in turn, in the same backward, or one after the other. If a module is "
     "wrapped again, its gradients are reduced once.",
     needs=tuple(dict.fromkeys(condition(use) for use in (*BESIDE, *SAME, "unused"))),

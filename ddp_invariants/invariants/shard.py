@@ -115,8 +115,9 @@ def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
 
 @sharding.rule(
     "SHARD-2",
-    "Without drop_last the shards together contain all N indices; with drop_last they contain "
-    "exactly total distinct indices.",
+    "Without drop_last the shards together contain all N indices. With drop_last they contain "
+    "exactly total distinct indices; total is the declared number of indices of all ranks, usually "
+    "W * floor(N / W).",
     needs=("drop_last", "padding"),
     source=SOURCE,
     draws=ShardDraws(scaled=True, asked=True),
@@ -162,8 +163,9 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-3",
-    "Shards are disjoint except for padding, which repeats total - N indices, and no index occurs "
-    "more often than ceil(total / N) times; with drop_last no index repeats.",
+    "Shards are disjoint except for padding, which repeats total - N indices; total is the declared "
+    "number of indices of all ranks, usually W * ceil(N / W). No index occurs more often than "
+    "ceil(total / N) times. With drop_last no index repeats.",
     needs=("padding", "N divisible by W", "drop_last", "shuffle"),
     source=SOURCE,
     draws=ShardDraws(scaled=True),

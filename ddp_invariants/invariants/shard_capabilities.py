@@ -57,8 +57,8 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
 
 @sharding.rule(
     "SHARD-8",
-    "Each rank holds the declared part of the order: order[r::W] if strided, order[r * L : (r + "
-    "1) * L] if contiguous; if scattered, the data that the first rank sent, and no index.",
+    "Rank r holds the declared part of the order: order[r::W] if strided, order[r * L : (r + 1) * L] "
+    "if contiguous. If scattered, it holds no indices but the data that the first rank sent.",
     needs=("more than one rank", "shuffle"),
     source=SOURCE,
     applies="declared",
@@ -100,8 +100,8 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
 @sharding.rule(
     "SHARD-9",
     "A new sampler that loads a state saved after k batches yields exactly the rest of the epoch, "
-    "on every rank; the next epoch is complete again. If claimed, the same holds for another "
-    "number of ranks.",
+    "on every rank. The next epoch is complete again. If claimed, the same holds for another number "
+    "of ranks.",
     needs=(
         "resumed in the middle",
         "more than one rank",

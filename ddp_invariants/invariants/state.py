@@ -28,7 +28,7 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
 @training.rule(
     "STATE-1",
     "A new wrapper and a new optimizer that load a saved state hold it bitwise, and training "
-    "continues from there; the state has the module's names, or these names with one prefix.",
+    "continues from there. The state has the module's names, or these names with one prefix.",
     needs=(RELOADED, STATEFUL),
     source=_SOURCE,
     applies="capability",

@@ -53,7 +53,7 @@ Look = dict[int, ThreadLook]
 def permit_looks() -> None:
     """Let other processes of this user read this process's waits.
 
-    Where the kernel has Yama, only ancestors may, and a pytest worker is no ancestor of its ranks.
+    A kernel with Yama lets only ancestors do so, and a pytest worker is no ancestor of its ranks.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _ANY, 0, 0, 0)
 

@@ -35,7 +35,7 @@ class Record:
 
     Attributes:
         description: For a fault, the error; for a control, what the implementation is.
-        source: Where the error really happened; empty if the record does not say so.
+        source: The place where the error really happened; empty if the record does not say so.
         rules: The rules of which one must notice the fault; none for a control.
         causes: Words of the causes that must be named, of any of the rules.
         trigger: The situation in which the fault shows; empty if the record does not say so.

@@ -27,7 +27,7 @@ def equal_seeds(case: ShardCase, ask: Callable[[ShardCase], Shards], *, alike: b
     Args:
         case: The case.
         ask: A function that returns the shards of the last epoch for any case.
-        alike: Whether the first pair gives one order.
+        alike: True if the first pair gives one order.
     """
     if not alike or not _worth_it(case):
         return int(alike)

@@ -47,7 +47,7 @@ class Outcome:
     Attributes:
         headers: The plain part of each rank's evidence; None for a rank that did not end.
         blobs: Its bits.
-        stuck: What each rank waits for that did not end, in words.
+        stuck: For each rank that did not end, the object that it waits for, in words.
         stacks: The stacks of these ranks.
         calls: Their last calls.
         late: True if they took too long; otherwise none of them could run.

@@ -29,7 +29,7 @@ class Blame(Strict):
 
     Attributes:
         level: The level.
-        names: What makes the smallest case less ordinary: capabilities and situations.
+        names: The capabilities and situations that make the smallest case less ordinary.
     """
 
     level: Level
@@ -63,7 +63,7 @@ class RuleAccount(Strict):
             number of ordinary cases that met it.
         seen_at: Of the cases in which the rule failed, the number by the level of the failure.
         blames: The level of each confirmed violation.
-        lacking: What its own property has not met over the real backend: conditions, or a case on
+        lacking: The conditions that its own property has not met over the real backend, or a case on
             which the rule is judged.
         doubtful: True if it is inconclusive for a reason that more cases do not mend: a judge
             crashed, a failure did not repeat, or the implementation refused.

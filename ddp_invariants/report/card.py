@@ -29,7 +29,7 @@ class Broken(Strict):
     """Rules that the same subject breaks.
 
     Attributes:
-        names: What makes their smallest cases less ordinary; empty if the rules themselves are
+        names: The reasons why their smallest cases are less ordinary; empty if the rules themselves are
             less ordinary, or if all is ordinary.
         rules: The rules.
         fact: The first failure of the first of them, in words.

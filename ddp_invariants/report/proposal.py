@@ -31,7 +31,7 @@ class Proposed:
 
     @property
     def never(self) -> str:
-        """What users of the implementation must then never do."""
+        """The action that users of the implementation must then avoid."""
         meaning = CAPABILITIES[self.capability]
         return NEVER.get(self.capability, f"rely on this: {meaning}")
 

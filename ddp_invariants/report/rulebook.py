@@ -39,7 +39,7 @@ class RuleExplanation:
         id: Such as `GRAD-2`.
         requirement: The fact that must hold.
         level: How ordinary its subject is: `core`, `extended` or `robust`.
-        applies: `always`; `capability`: only if one is offered; `declared`: only if it is declared;
+        applies: `always`; `capability`: only if a capability is offered; `declared`: only if it is declared;
             `observed`: never judged.
         source: The origin of the requirement.
         judged: How it is judged.
@@ -165,8 +165,8 @@ _LEVELS = (
 
 JUDGED_FOR = {
     "always": "every implementation",
-    "capability": "implementations that offer what it is about",
-    "declared": "implementations that declare what it is about",
+    "capability": "implementations that offer its subject",
+    "declared": "implementations that declare its subject",
     "observed": "nobody: it is measured only",
 }
 """The implementations that a rule is judged for, by when it applies."""

@@ -56,8 +56,7 @@ class Entry:
         not_run: Why no case was run as it was asked for: for example, the device does not exist.
             Empty if cases were run.
         inconclusive: True if its own property ended without a verdict, and not for the next reason.
-        lacking: What its own property has not met when it ended: conditions that the rule needs,
-            or `NO_CASE`.
+        lacking: The conditions that its own property had not met when it ended, or `NO_CASE`.
         observed: The least and the largest value of a rule that observes and never judges; empty
             for all other rules.
         milliseconds: The time that its own property took, in all workers.
@@ -92,7 +91,7 @@ class Entry:
         Args:
             finding: The finding.
             case_id: Identifies its case.
-            levels: What makes the case less ordinary, with the levels.
+            levels: The reasons why the case is less ordinary, with their levels.
         """
         self.inconclusive |= finding.crashed
         if finding.unjudged:
@@ -245,7 +244,7 @@ class Ledger:
             rule: The rule.
             path: The file that stores the violation.
             evidence: The evidence of a run of the smallest case.
-            levels: What the smallest case needs that is less ordinary, with the levels.
+            levels: The less ordinary features that the smallest case needs, with their levels.
         """
         self[rule].confirmed += 1
         self[rule].blamed.append((level_of(rule, levels.values()), tuple(levels)))

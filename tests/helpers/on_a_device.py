@@ -109,7 +109,7 @@ if __name__ == "__main__":
         -1
     )  # Otherwise, FakeTensor would keep the value of a one-element tensor and compute with it.
     recorder._bits = bits
-    draws._draw = lambda *_: None  # What a program draws has no value here.
+    draws._draw = lambda *_: None  # Random numbers of a program have no value here.
     run()
     sys.stdout.write(json.dumps(seen))
     sys.stdout.flush()

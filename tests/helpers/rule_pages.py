@@ -141,7 +141,11 @@ def _conditions(rule: Row, explained: RuleExplanation) -> list[str]:
     else:
         lines += ["Any case that contains its subject counts."]
     if drawn:
-        lines += ["", "Its own property draws such cases more often than others do:", ""]
+        lines += [
+            "",
+            "The rule's own property draws such cases more often than other properties do. Its cases have:",
+            "",
+        ]
         lines += [f"- {entry}" for entry in drawn]
     if explained.not_claimed:
         lines += [
@@ -158,11 +162,11 @@ def _drawn(draws: Draws | ShardDraws) -> Iterator[str]:
     fields = _fields(type(draws))
     options = draws.options
     if sizes := options.get("world_sizes"):
-        yield f"world sizes {', '.join(map(str, sorted(sizes)))}, and larger ones in a few cases"
+        yield f"world sizes {', '.join(map(str, sorted(sizes)))}, and larger worlds in a few cases"
     for name in options:
         if name in fields and name != "world_sizes":
             value = options[name]
-            number = f" ({value})" if value is not True else ""
+            number = f": {value}" if value is not True else ""
             yield fields[name][:1].lower() + fields[name][1:].rstrip(".") + number
     for kind in SITUATIONS if isinstance(draws, Draws) else ():
         if options.keys() & kind.options.keys():

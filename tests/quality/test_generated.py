@@ -68,7 +68,7 @@ def test_the_witness_shows_faults_and_no_right_wrapper() -> None:
 def test_composed_faults_are_caught_and_the_right_wrappers_hold(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is shown wrong is searched for by all rules; its host serves as a control."""
+    """All rules search for each composition that is shown wrong; its host serves as a control."""
     wrongs = [HALVES, SKIPS, KEEPS_ITS_START, AMONG_FIVE, SEEDS]
     monkeypatch.setattr(generated, "wrong", lambda _seed: iter(wrongs))
     faults = population(5, 0)

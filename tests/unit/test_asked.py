@@ -99,7 +99,7 @@ def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
 
 
 def test_an_iteration_that_is_missing_is_not_judged() -> None:
-    """What the ranks did answer is compared, even if some have one iteration less."""
+    """The existing answers of ranks are compared, even if some ranks have one iteration less."""
     for got, failed in (([[3, 1], [0, 2]], False), ([[3, 1], [0, 3], [0, 2]], True)):
         answer = {**yielded(got, [[0, 2], [1, 3]]), "missing": ["it raises", ""]}
         answers = tuple({**PLAIN, "asked": [answer]} for _ in range(2))

@@ -158,7 +158,7 @@ def test_a_ledger_counts_a_case_by_what_makes_it_less_ordinary() -> None:
 def test_a_level_decides_the_exit_status(
     changes: dict[str, Any], expected: tuple[int, int, int]
 ) -> None:
-    """What is less ordinary than the chosen level is reported, and decides nothing."""
+    """A result beyond the chosen level is reported, and decides nothing."""
     made = ledger(**changes)
     failed = {
         f"{name.rstrip('0123456789')}-{name.lstrip('ABCDEFGHIJKLMNOPQRSTUVWXYZ')}"

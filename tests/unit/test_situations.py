@@ -105,7 +105,7 @@ def test_an_option_that_no_situation_has_is_refused() -> None:
 
 
 def test_a_case_lists_its_situations_in_one_order() -> None:
-    """Whoever adds them in which order: the same case has one JSON form, and so one id."""
+    """The same case has one JSON form and one id, in whichever order situations were added."""
     first = replace(BASE, situations=(Autocast(), Clipping(1.0)))
     assert first == BASE.with_situation(Clipping(1.0)).with_situation(Autocast())
     assert [type(each) for each in first.situations] == [Clipping, Autocast]

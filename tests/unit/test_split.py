@@ -72,7 +72,7 @@ def test_small_seeds_of_a_sampler_stay_different(split: Split) -> None:
 
 @pytest.mark.parametrize("rule", ["GRAD-2", "SHARD-3"])
 def test_parts_draw_disjoint_cases(rule: str) -> None:
-    """What one part draws no other part draws, and a whole run is not changed by the split."""
+    """No two parts draw the same case, and the split does not change a whole run."""
     drawn = {split: _drawn(rule, split) for split in (Split(1, 3), Split(2, 3), Split(3, 3))}
     ids = [{case_id(case, "") for case in cases} for cases in drawn.values()]
     assert all(len(cases) > 10 for cases in ids)

@@ -24,7 +24,7 @@ COLLECTIVES = {
     "rooted": "by a reduce to the first rank, then a broadcast",
     "scattered": "by a reduce-scatter, then an all-gather",
 }
-"""How a bucket is summed."""
+"""The ways to sum a bucket."""
 
 
 class Operator(NamedTuple):
@@ -33,7 +33,7 @@ class Operator(NamedTuple):
     Attributes:
         seam: The place that it alters. In a wrapper it is `start`, `buffers`, `send`, `wait` or
             `receive`; in a sampler `order`, `pad`, `deal` or `length`.
-        words: What it does.
+        words: Its effect, in words.
         invariants: The invariants of which a rule must notice it on ordinary programs.
     """
 
@@ -159,7 +159,7 @@ SAMPLER_TRIGGERS = {
 
 
 class Part(NamedTuple):
-    """What is composed: a wrapper or a sampler.
+    """A composed implementation: a wrapper or a sampler.
 
     Attributes:
         target: The name that `--ddp` or `--sampler` takes.

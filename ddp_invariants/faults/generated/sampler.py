@@ -20,7 +20,7 @@ class ComposedSampler:
         seed: The seed of the shuffling.
         drop_last: True to drop the rest that does not fill all ranks; otherwise indices from the
             start fill it up.
-        dealing: Which indices a rank gets.
+        dealing: The indices that a rank gets.
         generator: How indices are shuffled.
         operator: The fault; empty for none.
         trigger: The iterations in which the fault acts.

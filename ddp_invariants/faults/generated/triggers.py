@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class History:
-    """What a wrapper has seen so far.
+    """The events that a wrapper has seen so far.
 
     Attributes:
         reductions: The number of reductions that have begun, the current one included.
@@ -40,7 +40,7 @@ class Occasion:
         tensors: The tensors: a bucket's parameters, or the tensor that is broadcast.
         number: The number of the bucket, from 0.
         buckets: The number of buckets; 0 if this is no reduction.
-        history: What the wrapper has seen.
+        history: The events that the wrapper has seen.
     """
 
     rank: int

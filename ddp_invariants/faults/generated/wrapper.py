@@ -34,7 +34,7 @@ class Composed(Reference):
     Args:
         module: The replica.
         process_group: The ranks to average over; None is the default group.
-        layout: Which gradients travel together.
+        layout: The gradients that travel together.
         moment: When a bucket is sent.
         collective: How a bucket is summed.
         operator: The fault; empty for none.
@@ -226,7 +226,7 @@ _COLLECTIVES: dict[str, Callable[[Tensor, dist.ProcessGroup | None], Any]] = {
 }
 
 
-# What the faults do.
+# The effects of the faults.
 
 _SENT: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "halve": lambda flat, _: flat.div_(2),

@@ -14,7 +14,7 @@ class Calling:
     Attributes:
         without: Arguments that are left out.
         replaced: Other values of arguments.
-        positional: Whether arguments are given by position as far as possible.
+        positional: True if arguments are given by position as far as possible.
     """
 
     without: frozenset[str] = frozenset()

@@ -52,7 +52,7 @@ def origin(error: BaseException) -> dict[str, Any]:
         and `caller` (the owner of the innermost frame outside all libraries).
     """
     frames = list(traceback.walk_tb(error.__traceback__))
-    # Whoever asks for an attribute is the origin, not the method that looks it up.
+    # The origin is the code that asks for an attribute, not the method that looks it up.
     codes = [frame.f_code for frame, _ in frames if frame.f_code.co_name not in _LOOKUPS]
     owners = [_owner(code.co_filename) for code in codes]
     last = _last(error.__traceback__)

@@ -1,4 +1,4 @@
-"""What the catalogue's wrappers send; no entry, because of its name."""
+"""The collectives of the catalogue's wrappers; no entry, because of its name."""
 
 import torch.distributed as dist
 from torch import Tensor

@@ -52,7 +52,7 @@ class Turns:
 
     Attributes:
         running: The rank that runs; -1 before the first and after the last.
-        stuck: What each rank waits for, if no rank can run; otherwise empty.
+        stuck: The object that each rank waits for, if no rank can run; otherwise empty.
         refused: Why the case cannot be simulated; empty if it can.
         for_good: True if no case of the implementation can be, for that reason.
     """
@@ -146,7 +146,7 @@ class Turns:
 
         Args:
             reason: The reason.
-            for_good: Whether it holds for all cases of the implementation, or for this one alone.
+            for_good: True if it holds for all cases of the implementation, not only for this case.
 
         Raises:
             NotSimulated: Always.

@@ -24,7 +24,7 @@ class Post:
     """One rank's part of a collective.
 
     Attributes:
-        call: What all ranks must call alike: kind, operation or root, dtypes and sizes.
+        call: The facts that all ranks must call alike: kind, operation or root, dtypes and sizes.
         inputs: Copies of the tensors that the rank sends.
         outputs: The tensors that take its results.
         compute: Computes the results of all ranks.
