@@ -107,15 +107,18 @@ def _of(values: tuple[Any, ...], number: int) -> Any:
     return values[number % len(values)]
 
 
-def _parameters(case: TrainingCase, size: int, _variant: int) -> TrainingCase:
-    """Add up to 300 vectors."""
-    terms = Layer("terms", _of(_PARAMETERS, size), dtype=case.model.layers[0].dtype)
+def _parameters(case: TrainingCase, size: int, variant: int) -> TrainingCase:
+    """Add up to 300 vectors, or as many as give the model that number of parameters."""
+    dtype = case.model.layers[0].dtype
     model = (
         case.model
         if case.model.widths()[-1] <= 2
-        else Model(case.model.inputs, (*case.model.layers, Layer("linear", 1, dtype=terms.dtype)))
+        else Model(case.model.inputs, (*case.model.layers, Layer("linear", 1, dtype=dtype)))
     )
-    return _gently(case, Model(model.inputs, (*model.layers, terms)))
+    count = _of(_PARAMETERS, size)
+    if variant % 2:
+        count = max(count - len(_sizes_of(model)), 1)
+    return _gently(case, Model(model.inputs, (*model.layers, Layer("terms", count, dtype=dtype))))
 
 
 def _layers(case: TrainingCase, size: int, variant: int) -> TrainingCase:
@@ -203,10 +206,14 @@ _GROWN: dict[str, Callable[[TrainingCase, int, int], TrainingCase]] = {
 }
 
 
-def _sizes(case: TrainingCase) -> list[int]:
-    """Return the elements of each parameter of the model."""
-    layers = zip(case.model.layers, case.model.widths(), strict=False)
+def _sizes_of(model: Model) -> list[int]:
+    """Return the elements of each parameter of a model."""
+    layers = zip(model.layers, model.widths(), strict=False)
     return [size for layer, width in layers for size in layer.sizes(width)]
+
+
+def _sizes(case: TrainingCase) -> list[int]:
+    return _sizes_of(case.model)
 
 
 LARGE: dict[str, Callable[[TrainingCase], bool]] = {

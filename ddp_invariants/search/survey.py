@@ -25,9 +25,7 @@ from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.situations import SITUATIONS
 
 BLOCK = 16
-"""Cases of a block that the rules draw which have drawn least."""
-FOCUSED = 8
-"""Features that the next cases contain, one or two cases each: those that were met least."""
+"""Cases that the rules draw which have drawn least, and at least as many that aim at features."""
 ENOUGH = 20
 """Cases that contain a feature, after which the survey no longer aims at it."""
 
@@ -97,14 +95,23 @@ class Plan:
         while left():
             before = left()
             yield from self._of_rules(min(BLOCK, before) if self._wanting() else before)
-            for feature in self._wanting()[:FOCUSED]:
-                if left():
-                    had = self.met[feature.name]
-                    yield self._focused(feature, min(2 if had else 1, left()))
-                    if self.met[feature.name] == had:
-                        self.features.remove(feature)  # No rule's property draws it.
+            yield from self._of_features(left)
             if left() == before:
                 return  # All possible cases have been drawn.
+
+    def _of_features(self, left: Callable[[], int]) -> Iterator[Block]:
+        """Yield one case of each feature that was never met, or two of one that was met before.
+
+        A case may meet several features, so each choice takes the one that was met least by then.
+        """
+        cases = 0
+        while cases < BLOCK and left() and (wanting := self._wanting()):
+            had = self.met[wanting[0].name]
+            block = self._focused(wanting[0], min(2 if had else 1, left()))
+            yield block
+            cases += block.cases
+            if self.met[wanting[0].name] == had:
+                self.features.remove(wanting[0])  # No rule's property draws it.
 
     def _wanting(self) -> list[Feature]:
         """Return the features that were not met often enough, those met least first."""

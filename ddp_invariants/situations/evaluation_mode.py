@@ -17,6 +17,9 @@ from ddp_invariants.situations.draft import Draft
 
 EvaluatedPasses = Literal["both", "backward", "forward"]
 
+_DRAWN: tuple[EvaluatedPasses | None, ...] = (None,) * 5 + get_args(EvaluatedPasses)
+"""The passes to draw from; None for training mode."""
+
 EVALUATED = "training in evaluation mode"
 """The condition of rules that only such cases meet."""
 
@@ -71,9 +74,10 @@ class EvaluationMode(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw the mode in one of four cases where the option `evaluated` asks for it."""
-        if draft.wanted["evaluated"] and draft.one_in(4):
-            draft.add(cls(draft.choice(get_args(EvaluatedPasses)), draft.any_step()))
+        """Draw the mode in three of eight cases where the option `evaluated` asks for it."""
+        passes = draft.choice(_DRAWN) if draft.wanted["evaluated"] else None
+        if passes is not None:
+            draft.add(cls(passes, draft.any_step()))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the mode; unchanged if a layer depends on it."""

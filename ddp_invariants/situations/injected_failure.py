@@ -112,10 +112,22 @@ class FailureInjection(Situation):
         """Return the capabilities to go on after an exception."""
         return {
             "forward_error": _capability("forward error", "an exception in forward", "one_rank"),
-            "backward_error": _capability(
-                "backward error", "an exception in backward", "forward_error"
+            "backward_error": replace(
+                _capability("backward error", "an exception in backward", "forward_error"),
+                varieties={
+                    "after a layer": lambda case: _raises(case, by_a_hook=False),
+                    "at a parameter": lambda case: _raises(case, by_a_hook=True),
+                },
             ),
         }
+
+
+def _raises(case: TrainingCase, *, by_a_hook: bool) -> bool:
+    """Return whether a backward raises, and does so by a parameter's hook or not, as asked."""
+    failure = case.injected_failure
+    if failure is None or failure.kind != "backward error":
+        return False
+    return (failure.parameter is not None) == by_a_hook
 
 
 def _capability(kind: InjectedFailureKind, condition: str, after: str) -> Capability:

@@ -118,14 +118,20 @@ class UnusedLayers(Situation):
         layers = (Unused(1, step=0), Unused(2, rank=1, step=1))
         every = tuple(Unused(index, rank=1, step=1) for index in range(len(BASE.model.layers)))
         return {
-            "unused": of_situation(
-                cls,
-                replace(BASE, steps=3, situations=(cls(layers),)),
-                "unused on all ranks",
-                "unused on some ranks",
-                "used at one step and not at another",
-                "used in some micro-steps only",
-                after="join",
+            "unused": replace(
+                of_situation(
+                    cls,
+                    replace(BASE, steps=3, situations=(cls(layers),)),
+                    "unused on all ranks",
+                    "unused on some ranks",
+                    "used at one step and not at another",
+                    "used in some micro-steps only",
+                    after="join",
+                ),
+                varieties={
+                    "on a rank, later": lambda case: _later(case, on_one_rank=True),
+                    "on all ranks, later": lambda case: _later(case, on_one_rank=False),
+                },
             ),
             "unreached": Capability(
                 unreached,
@@ -135,6 +141,18 @@ class UnusedLayers(Situation):
                 words="a rank whose loss reaches no parameter at a step",
             ),
         }
+
+
+def _later(case: TrainingCase, *, on_one_rank: bool) -> bool:
+    """Return whether a layer is unused after the first step, where its gradient is None then.
+
+    What the first step left behind shows only there.
+    """
+    return case.zero_grad == "set_to_none" and any(
+        (unused.rank is not None) == on_one_rank
+        and (case.steps > 1 if unused.step is None else unused.step > 0)
+        for unused in case.unused
+    )
 
 
 def unreached(case: TrainingCase) -> bool:
