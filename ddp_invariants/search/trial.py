@@ -46,6 +46,9 @@ __all__ = ["Cases", "Options", "Trial"]
 ROUNDS = 5
 """Searches a property makes at most. It makes another while a situation its rule needs is unmet."""
 
+SIGHTINGS = 3
+"""Failures that a survey looks at, one after another, until one repeats."""
+
 ORDINARY_SHARE = 4
 """One in so many cases of a core rule's property is an ordinary case, at least."""
 
@@ -293,7 +296,8 @@ class Trial(Runner):
         """Search for any failure: draw cases by a plan (`search.survey`), judged by all rules.
 
         The search shrinks to the smallest case with any failure, and confirms the root failure of
-        that case.
+        that case. If the failure does not repeat, the search goes on with the rest of the cases: a
+        busy machine can look like a hang, which must not hide what other cases show.
 
         Args:
             rules: The rules to draw cases for; all about DDPs or all about samplers.
@@ -302,7 +306,19 @@ class Trial(Runner):
         Raises:
             HarnessError: The harness failed.
         """
-        plan = Plan(rules, self.scope)
+        plan, drawn, unrepeated = Plan(rules, self.scope), 0, Surveyed(0)
+        for _ in range(SIGHTINGS):
+            surveyed = self._surveyed_by(plan, cases - drawn)
+            drawn += surveyed.cases
+            if surveyed.sighting is None:
+                return replace(unrepeated, cases=drawn)
+            if surveyed.violation is not None:
+                return replace(surveyed, cases=drawn)
+            unrepeated = surveyed
+        return replace(unrepeated, cases=drawn)
+
+    def _surveyed_by(self, plan: Plan, cases: int) -> Surveyed:
+        """Search for a failure in the next cases of a plan, and confirm the first one."""
         search = Search(self, "", plan.add, cases)
         try:
             for block in plan.blocks(search.left):

@@ -1,12 +1,17 @@
 """Tests of the plan of a survey: what three hundred cases meet."""
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from conftest import TrialMaker
 from ddp_invariants.cases.case import Case, ShardCase
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.records.verdict import Failure, Inconclusive
+from ddp_invariants.search import confirm
 from ddp_invariants.search.drawing import independent
+from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.scale import LARGE
 from ddp_invariants.search.search import Asked
 from ddp_invariants.search.survey import Plan
@@ -71,3 +76,44 @@ def test_a_survey_of_samplers_takes_the_rules_in_turn() -> None:
     assert len(cases) == 60
     assert all(isinstance(case, ShardCase) for case in cases)
     assert all(plan.drawn[rule] for rule in plan.rules)
+
+
+def test_a_survey_goes_on_after_a_failure_that_did_not_repeat(
+    make_trial: TrialMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first failure is not confirmed, as after a hang on a busy machine; the second one is."""
+    confirmed = confirm.confirm
+    tried: list[Case] = []
+
+    def fails_once(trial: Runner, rule: str, failure: Failure, case: Case) -> None:
+        tried.append(case)
+        if len(tried) == 1:
+            raise Inconclusive("seen, and not repeated")
+        confirmed(trial, rule, failure, case)
+
+    monkeypatch.setattr(confirm, "confirm", fails_once)
+    trial = make_trial(ddp="ddp_invariants.faults.bucketed:NeverDivides", scope=Scope())
+    surveyed = trial.survey(["GRAD-2", "PARAM-3"], 40)
+    assert surveyed.violation is not None
+    assert not surveyed.reason
+    assert len(tried) == 2
+    assert 1 < surveyed.cases <= 40
+
+
+def test_a_survey_whose_failures_never_repeat_says_why(
+    make_trial: TrialMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends after three failures, and counts the cases of all attempts."""
+    tried: list[Case] = []
+
+    def fails(trial: Runner, rule: str, failure: Failure, case: Case) -> None:
+        del trial, rule, failure
+        tried.append(case)
+        raise Inconclusive("seen, and not repeated")
+
+    monkeypatch.setattr(confirm, "confirm", fails)
+    trial = make_trial(ddp="ddp_invariants.faults.bucketed:NeverDivides", scope=Scope())
+    surveyed = trial.survey(["GRAD-2"], 40)
+    assert surveyed.violation is None
+    assert surveyed.reason == "seen, and not repeated"
+    assert len(tried) == 3
