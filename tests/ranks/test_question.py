@@ -166,7 +166,7 @@ def test_a_script_prints_what_its_interpreter_answers(
         (
             "discrete: indices of workers",
             replace(SHARDS, workers=2),
-            ["what the workers of a DataLoader yield on rank 0: "],
+            ["indices of a DataLoader's workers on rank 0: "],
         ),
         (
             "discrete: capability resume",

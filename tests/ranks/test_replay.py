@@ -522,7 +522,7 @@ def test_a_script_runs_a_data_loader(
         (
             "SkipsInEveryEpoch",
             ShardCase(data=Data(samples=6), saved_after=1),
-            "epoch 1: rank 0 yields [1, 2] after a resumption, without one [0, 1, 2]",
+            "epoch 1: rank 0 yields [1, 2] after a resumption, expected [0, 1, 2]",
         ),
         (
             "ForgetsTheEpoch",
@@ -612,10 +612,13 @@ DRAWING = Model(1, (Layer("linear", 96), Layer("dropout"), Layer("linear", 1)))
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("SeedsAllAlike", "rank 0 of 2, step 0, forward 0 draws what rank 1 draws"),
+        (
+            "SeedsAllAlike",
+            "rank 0 of 2, step 0, the random numbers of forward 0 are those of rank 1",
+        ),
         (
             "SeedsEveryForwardByRank",
-            "rank 0 of 2, step 1, forward 1 draws what it drew in forward 0",
+            "rank 0 of 2, step 1, the random numbers of forward 1 are those of its forward 0",
         ),
     ],
 )
