@@ -25,6 +25,8 @@ SLOWED = 4
 """Factor on that time for a case that keeps a device busy on purpose, since ranks may share one."""
 SIMULATED = 2
 """Factor on that time for a simulated case, which also ends by the time of its ranks."""
+LONG = 200_000
+"""Samples of a dataset that add that time once more: an order of a million takes seconds."""
 MANY = 3
 """Factor on that time for all small cases of a sampler at once."""
 LOADING = 120.0
@@ -322,9 +324,10 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
+        patience = (patience or self.deadline) * (1 + case.data.samples // LONG)
         return self._losses.run(
             sampler,
-            lambda: self._shards(case, sampler, patience or self.deadline, fresh=fresh),
+            lambda: self._shards(case, sampler, patience, fresh=fresh),
             lost=lambda ended: losses.shards(case, ended=ended),
             altered=lambda altered: losses.shards(case, raised=altered),
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import ShardEvidence
 
 CASE = TrainingCase(
     model=Model(2, (Layer("linear", 3, bias=True),)),
@@ -303,3 +305,18 @@ class DDP(nn.Module):
     evidence = pool.train(CASE, Ddp(f"{path}:DDP"))
     assert evidence.incident is not None
     assert judge(pool.train(CASE, Ddp()))["LIVE-1"].failure is None
+
+
+def test_a_long_dataset_has_more_time(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that needs seconds for a million samples is slow, and no rank of it hangs."""
+    given: list[float] = []
+    ask = pool._shards
+
+    def shards(case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool) -> ShardEvidence:
+        given.append(patience)
+        return ask(replace(case, data=Data(samples=4)), sampler, patience, fresh=fresh)
+
+    monkeypatch.setattr(pool, "_shards", shards)
+    for samples in (4, 199_999, 999_971):
+        pool.shards(ShardCase(data=Data(samples=samples)), Sampler(), patience=3.0)
+    assert given == [3.0, 3.0, 15.0]
