@@ -3,8 +3,9 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal, get_args
 
 from ddp_invariants.cases.case import TrainingCase
@@ -133,6 +134,8 @@ class CallShape(Situation):
         outputs = draft.draw(st.lists(st.sampled_from(of_outputs), min_size=1, max_size=4))
         if {*inputs, *outputs} != {"plain"}:
             draft.add(cls(tuple(inputs), tuple(outputs)))
+            # Each form has a step in which it happens.
+            draft.steps = max(draft.steps, len(inputs), len(outputs))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the forms; without `trained` if it cannot happen."""
@@ -227,8 +230,7 @@ def _capability(
     of_inputs, of_outputs = frozenset(inputs), frozenset(outputs)
 
     def present(case: TrainingCase) -> bool:
-        shape = case.get(CallShape) or _PLAIN
-        return bool(of_inputs & {*shape.inputs} or of_outputs & {*shape.outputs})
+        return _has(case, of_inputs, of_outputs)
 
     def removed(case: TrainingCase) -> TrainingCase:
         shape = case.get(CallShape)
@@ -242,4 +244,18 @@ def _capability(
 
     shape = CallShape(inputs or ("plain",), outputs or ("plain",))
     probe = replace(GENTLE, steps=max(2, len(inputs), len(outputs)), situations=(shape,))
-    return Capability(present, removed, probe, frozenset(conditions), after, words)
+    varieties: dict[str, Callable[[TrainingCase], bool]] = {}
+    if len(inputs) + len(outputs) > 1:
+        varieties |= {form: partial(_has, of_inputs=frozenset({form})) for form in inputs}
+        varieties |= {form: partial(_has, of_outputs=frozenset({form})) for form in outputs}
+    return Capability(present, removed, probe, frozenset(conditions), after, words, varieties)
+
+
+def _has(
+    case: TrainingCase,
+    of_inputs: frozenset[InputForm] = frozenset(),
+    of_outputs: frozenset[OutputForm] = frozenset(),
+) -> bool:
+    """Return whether calls of a case have one of some forms."""
+    shape = case.get(CallShape) or _PLAIN
+    return bool(of_inputs & {*shape.inputs} or of_outputs & {*shape.outputs})
