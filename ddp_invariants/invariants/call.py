@@ -75,7 +75,7 @@ def _changed(call: ShapedCall, where: str) -> Failure | None:
     draws=Draws(world_sizes=ANY_WORLD, call_shapes=("trained",)),
     excluded=(
         BY_ITSELF,
-        lacks("takes no inputs that a trained parameter made", "input_gradients"),
+        lacks("supports no inputs that a trained parameter made", "input_gradients"),
     ),
     after="LOSS-3",
     costs=2,

@@ -77,7 +77,7 @@ SEEDED = Exclusion(
     lambda claims: claims.declared.init == "seed",
 )
 """Of rules about the broadcast at the start."""
-NO_BUFFERS = lacks("takes no buffers", "buffers")
+NO_BUFFERS = lacks("supports no buffers", "buffers")
 """Of rules about buffers."""
 UNBUCKETED = Exclusion("hides its gradients", lambda claims: claims.declared.gradients == "hidden")
 """Of rules about the buckets that gradients travel in."""

@@ -255,7 +255,7 @@ OF_A_KIND = (
         HIDDEN,
         LOSSY,
         lacks(
-            "takes no gradients that are sparse, complex or of low precision",
+            "supports no gradients that are sparse, complex or of low precision",
             "sparse",
             *LOW_PRECISION,
             "complex",

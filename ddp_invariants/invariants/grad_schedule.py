@@ -117,7 +117,7 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
     source=f"{LI}: globally unused parameters",
     applies="capability",
     draws=Draws(least_steps=2, unused=True),
-    excluded=(lacks("takes no unused parameters", "unused"), HIDDEN, LOSSY),
+    excluded=(lacks("supports no unused parameters", "unused"), HIDDEN, LOSSY),
     after="PARAM-6",
     script=Script(checks=(*MEAN, "equal_gradients"), follows_unused=True),
 )

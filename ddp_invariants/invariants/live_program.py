@@ -27,7 +27,7 @@ _SOURCE = "no document: a wrapper acts only on its module and its process group"
     source=_SOURCE,
     applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, least_steps=2, second=True),
-    excluded=(lacks("takes no second wrapper", "beside", "wrapped_again"), LOSSY),
+    excluded=(lacks("supports no second wrapper", "beside", "wrapped_again"), LOSSY),
     after="LIVE-5",
     needs_all=True,
     costs=2,
@@ -126,7 +126,7 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
     draws=Draws(world_sizes=FEW_RANKS, surrounded=True),
     excluded=(
         lacks(
-            "takes no unusual surroundings",
+            "supports no unusual surroundings",
             "deterministic",
             "anomaly",
             "wrapped_without_gradients",

@@ -31,7 +31,7 @@ _SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
     source=_SOURCE,
     applies="capability",
     draws=_DRAWS,
-    excluded=(BY_ITSELF, lacks("takes no hooks on modules", "module_hooks")),
+    excluded=(BY_ITSELF, lacks("supports no hooks on modules", "module_hooks")),
     after="CALL-3",
     costs=3,
     script=_SCRIPT,
@@ -74,7 +74,7 @@ def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
     draws=_DRAWS,
     excluded=(
         BY_ITSELF,
-        lacks("takes no deep copy of its module", "module_copies", "wrapper_copies"),
+        lacks("supports no deep copy of its module", "module_copies", "wrapper_copies"),
     ),
     after="MOD-2",
     needs_all=True,

@@ -299,7 +299,7 @@ def _alike_with_nans(plain: Tensors, wrapped: Tensors) -> bool:
     source=_SOURCE,
     applies="capability",
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True, between_steps=("freeze", "unfreeze")),
-    excluded=(lacks("takes no frozen parameters", "frozen"),),
+    excluded=(lacks("supports no frozen parameters", "frozen"),),
     after="GRAD-4",
     script=Script(checks=("frozen",)),
 )
@@ -355,7 +355,7 @@ SCALED = (
     ),
     applies="capability",
     draws=Draws(least_steps=2, scaled=1, autocast=4),
-    excluded=(LOSSY, lacks("takes no loss scaler", "scaler")),
+    excluded=(LOSSY, lacks("supports no loss scaler", "scaler")),
     after="GRAD-7",
     script=Script(checks=("twin", "skips"), follows_scaler=True),
 )

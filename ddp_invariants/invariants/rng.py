@@ -42,7 +42,7 @@ RANKS, FORWARDS = (
     draws=Draws(
         between_steps=("evaluation", "forward only", "evaluation with gradients"), drawing=True
     ),
-    excluded=(lacks("takes no layers that draw random numbers", "dropout"),),
+    excluded=(lacks("supports no layers that draw random numbers", "dropout"),),
     after="BUF-1",
     script=Script(checks=("draws",)),
 )

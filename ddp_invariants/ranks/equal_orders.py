@@ -1,7 +1,7 @@
 """The evidence that two epochs, or two seeds, share an order, and not by chance.
 
-Nobody knows how many orders a sampler chooses from. One that shuffles three samples within each
-rank's fixed shard has six orders, however long the dataset is. But if it has two orders or more,
+Nobody knows how many orders a sampler chooses from. A sampler that shuffles three samples within
+each rank's fixed shard has six orders, however long the dataset is. But if it has two orders or more,
 then two epochs are followed by `ENOUGH` equal pairs of epochs with a chance of at most 2**-30.
 """
 

@@ -35,7 +35,7 @@ class SessionResult:
     def capabilities(self) -> tuple[Probed, ...]:
         """The probed capabilities of the implementation under test.
 
-        Those of the reference beside it are left out.
+        Capabilities of the reference beside it are left out.
         """
         if self.discovery is None:
             return ()

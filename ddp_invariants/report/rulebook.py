@@ -181,7 +181,7 @@ def text(rule: RuleExplanation) -> str:
         ("source", [rule.source]),
         ("judged", judged),
         ("needs", ["; ".join(rule.needs)]),
-        ("not claimed if", ["; ".join(rule.not_claimed)]),
+        ("not claimed if it", ["; ".join(rule.not_claimed)]),
         ("catches", [f"{fault.name}: {fault.error}" for fault in rule.faults]),
         ("code", [rule.code]),
         ("property", [rule.property]),

@@ -26,9 +26,9 @@ class Difference:
     """One difference between two sides' answers to a case.
 
     Attributes:
-        kind: One of the classes.
-        subject: a rule, `collectives`, `gradients that are None`, or the stage at which
-            numbers part.
+        kind: The class of the difference.
+        subject: A rule, `collectives`, `gradients that are None`, or the stage at which
+            the numbers differ first.
         where: Rank, step, tensor.
         old: The old side's answer, in words.
         new: The new side's answer, in words.

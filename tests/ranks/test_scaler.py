@@ -380,7 +380,7 @@ def test_what_synchronises_in_the_step_is_not_asked(make_trial: TrialMaker, ddp:
     """
     trial = make_trial(ddp=ddp, cases=5)
     assert not trial.scope.has("scaler")
-    with pytest.raises(NotJudged, match="takes no loss scaler"):
+    with pytest.raises(NotJudged, match="supports no loss scaler"):
         trial.certify("PARAM-6")
 
 

@@ -92,7 +92,7 @@ def test_call2_holds_on_equal_gradients_also_if_they_are_no_numbers() -> None:
 
 
 def test_forms_without_any_that_is_not_plain_are_refused() -> None:
-    """Such a situation would be no situation."""
+    """A call shape whose forms are all plain would be no situation."""
     with pytest.raises(CaseError, match="at least one form that is not plain"):
         CASE.with_situation(CallShape())
     with pytest.raises(CaseError, match=r"call_shape\.inputs is 'circle'"):

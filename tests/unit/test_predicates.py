@@ -50,7 +50,7 @@ def test_a_condition_is_named(words: str, start: int, fails: Callable[[int], boo
     ],
 )
 def test_no_condition_is_named_that_is_not_known(fails: Callable[[int], bool | None]) -> None:
-    """Neither if every number fails, nor if no known condition fits, nor without answers."""
+    """No condition is named if every number fails, no known condition fits, or answers are missing."""
     assert Line(fails, 2, 1, 1000).predicate() is None
 
 

@@ -945,8 +945,8 @@ def test_live4_wants_nothing_to_grow_with_every_run(
 ) -> None:
     """LIVE-4 fails if a count grows with every run, and not if it grows once.
 
-    A thread or descriptor that appears once was started on first use. One that appears every time
-    is left behind.
+    A thread or descriptor that appears once was started on first use. If it appears every
+    time, it is left behind.
     """
     case = replace(CASE, rounds=4)
     ranks = tuple(replace(rank, left=counts) for rank in right(case).ranks)

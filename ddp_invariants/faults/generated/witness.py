@@ -291,7 +291,7 @@ def main() -> None:
         if composition.part == "sampler" and (sentence := sampler_witness.shown(composition))
     }
     left = [each for each in enumerate(compositions) if each[1].part == "ddp"]
-    while left:  # One that ends its world leaves a new one to the next.
+    while left:  # If a composition ends its world, a new world runs the next compositions.
         tried = left[0][0]
         for number, sentence in _world(RANKS, left):
             tried = max(tried, number)

@@ -58,7 +58,7 @@ def convolved(x: Ball, kernel: Ball, bias: Ball | None, dtype: str) -> Ball:
 def convolved_back(g: Ball, x: Ball, kernel: Ball, dtype: str) -> tuple[Ball, Gradients]:
     """Return the gradients of the input, (W, B, 4 C), and of kernel and bias, (W, O, 4 C) and (W, O).
 
-    Those of the kernel are sums over the batch and the four places of the result at most.
+    The kernel's gradients are sums over the batch and at most four places of the result.
     """
     (ranks, batch, _), (outputs, inputs) = g.centre.shape, kernel.centre.shape[:2]
 

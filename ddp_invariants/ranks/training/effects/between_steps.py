@@ -116,7 +116,7 @@ def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     trained.zero_grad()
     if trained.drive.brought is not None:
         raise NotImplementedError(
-            "wrapping returned an optimizer of its own, which nothing makes anew"
+            "wrapping returned an optimizer of its own, and the program cannot make it again"
         )
     trained.stateful.load_state_dict(deepcopy(trained.stateful.state_dict()), assign=True)
     state = deepcopy(trained.optimizer.state_dict())
