@@ -206,7 +206,7 @@ CAPABILITIES: dict[str, str] = {
     "empty": "parameters without elements",
     "strided": "parameters that are not contiguous",
     "channels_last": "4-d parameters in channels_last order",
-    "buffers": "buffers: float, integer and bool",
+    "buffers": "float, integer and bool buffers",
     "extremes": "buffers of seven dtypes, with numbers that few other formats hold",
     "bias": "parameters of one dimension",
     "float64": "float64 parameters",

@@ -287,7 +287,8 @@ def _plain(discovery: Discovery) -> list[str]:
 def _notes(entry: Entry) -> str:
     if entry.failures and not entry.confirmed:
         identifier, words = next(iter(entry.failures.items()))
-        return f"seen in {entry.seen} cases outside its own property, first {identifier}: {words}"
+        cases = f"{entry.seen} case{'s' if entry.seen != 1 else ''}"
+        return f"failed in {cases}, not confirmed; first {identifier}: {words}"
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [text for text in (entry.not_claimed, entry.not_run) if text]

@@ -75,8 +75,8 @@ def violation(
         fields.append(
             labelled(
                 "unless",
-                f'you declare unsupported = ["{unsupported}"] in its [ddp] table (docs/adapter.md): '
-                f"its users must then never {NEVER[unsupported]}",
+                f'you declare unsupported = ["{unsupported}"] in a [ddp] table (docs/adapter.md): '
+                f"users of the wrapper must then never {NEVER[unsupported]}",
             )
         )
     return "\n".join(fields)
