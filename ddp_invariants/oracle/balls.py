@@ -102,6 +102,11 @@ class Format:
     largest: float | FloatArray
     others_P: NDArray[np.intp] | None = None
 
+    @property
+    def real_P(self) -> bool | NDArray[np.bool_]:
+        """Whether each element is real: True if all are, otherwise shape (P,)."""
+        return self.others_P is None or self.others_P == np.arange(len(self.others_P))
+
     def where_it_fits(self, radius: FloatArray, most: FloatArray) -> FloatArray:
         """Return the radius, or inf where a number as large as `most` overflows.
 
@@ -327,7 +332,8 @@ COMPLEX_DIVISION = 5
 """Additional roundings of a complex number's division by a real one, compared with a real division.
 
 PyTorch multiplies both parts by a reciprocal and multiplies the products with one another. Then it
-divides by a square, or multiplies by a reciprocal of a sum.
+divides by a square, or multiplies by a reciprocal of a sum. torch 2.6 rounds half of all complex
+numbers when it divides them by 2.
 """
 
 
@@ -356,7 +362,7 @@ def mean_over_ranks(
     Returns:
         Shape (P,). The bound is gamma_n * mean|g| + (W K + 1) eta with n = W + K. It holds for sum
         then divide, divide then sum, multiplication by fl(1/W) and any order of summation. It is 0
-        if W is a power of two and all sums are exact.
+        for real numbers if W is a power of two and all sums are exact.
     """
     world_size = len(centre_WP)
     magnitude_P = (most_WP + radius_WP).sum(0)
@@ -366,7 +372,7 @@ def mean_over_ranks(
         & (moved_P == 0)
         & (magnitude_P * form.roundoff <= quantum)
     )
-    exact &= quantum >= form.smallest * world_size
+    exact &= (quantum >= form.smallest * world_size) & form.real_P
     bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
     bound = bound + (world_size * passes + 1) * form.smallest
     bound = np.where(exact, 0.0, bound)

@@ -183,6 +183,19 @@ def test_every_way_of_averaging_complex_numbers_lies_within_the_bound(
         assert inside(numbers(held), mean)
 
 
+def test_half_of_a_complex_sum_need_not_be_exact() -> None:
+    """A complex division by a power of two may round: torch 2.6 gives this half of this sum."""
+    sums_P = np.array([-7396539.0, 4.0, -7396539.0])
+    form = balls.format_of(
+        Layout((Slot("weight", "complex64", (1,)), Slot("bias", "float32", (1,))))
+    )
+    roundings_P = 1 + balls.COMPLEX_DIVISION * np.array([1, 1, 0])
+    g_WP = np.stack([sums_P, 0 * sums_P])
+    mean = balls.mean_over_ranks(g_WP, 0 * g_WP, np.abs(g_WP), np.ones(3), form, roundings_P)
+    assert inside(np.array([-3698269.25, 2.0, -3698269.5]), mean)
+    assert not inside(np.array([-3698269.5, 2.0, -3698269.25]), mean)
+
+
 def test_what_overflows_in_one_part_is_known_in_neither() -> None:
     """An overflow in one part makes both parts unknown, because infinity times zero is NaN.
 
