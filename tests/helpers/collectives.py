@@ -259,13 +259,16 @@ def gathers(note: Notes) -> None:
     note("all_gather_into_tensor, stacked", lambda: _into_stacked(size, mine))
     note("all_gather_into_tensor, dtypes", lambda: into(4 * size, mine.double()))
 
-    def gather(root: int) -> Any:
-        outputs = [torch.zeros(4) for _ in range(size)] if rank == root else None
-        dist.gather(mine, outputs, root)
+    def gather(root: int, dtype: torch.dtype = torch.float32) -> Any:
+        outputs = [torch.zeros(4, dtype=dtype) for _ in range(size)] if rank == root else None
+        dist.gather(mine.to(dtype), outputs, root)
         return outputs
 
     for root in range(size):
         note(f"gather to {root}", lambda root=root: gather(root))  # type: ignore[misc]
+    for dtype in DTYPES:
+        note(f"gather {dtype}", lambda dtype=dtype: gather(0, dtype))  # type: ignore[misc]
+        note(f"broadcast {dtype}", lambda dtype=dtype: dist.broadcast(mine.to(dtype), 0))  # type: ignore[misc]
     note(
         "gather with a list everywhere",
         lambda: dist.gather(mine, [torch.zeros(4)] * size, 0) if rank else None,

@@ -1,8 +1,12 @@
 """Tensors that torch or gloo refuses to send, and those that no simulation can send."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ddp_invariants.ranks.groups.simulated.turns import Turns
@@ -18,11 +22,38 @@ _SENT = frozenset(
         torch.int32,
         torch.int64,
         torch.bool,
-        torch.complex64,
-        torch.complex128,
     )
 )
-"""The dtypes that torch passes to gloo."""
+"""The dtypes that torch passes to gloo in every collective."""
+_QUESTIONS: dict[str, Callable[[Any, Tensor], dist.Work]] = {
+    "broadcast": lambda group, tensor: group.broadcast([tensor], dist.BroadcastOptions()),
+    "reduce": lambda group, tensor: group.allreduce([tensor], dist.AllreduceOptions()),
+    "gather": lambda group, tensor: group.gather([[tensor]], [tensor], dist.GatherOptions()),
+}
+"""A call for each kind of collective; torch passes the same dtypes to all calls of a kind."""
+
+
+@cache
+def _sends(question: str, dtype: torch.dtype) -> bool:
+    """Return whether torch passes a dtype to gloo: a group of one rank is asked.
+
+    The answer depends on torch's version for complex numbers. torch 2.6 passes them in no
+    collective, and torch 2.13 in sums and broadcasts.
+    """
+    store = torch._C._distributed_c10d.HashStore()
+    group = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=10))
+    try:
+        _QUESTIONS[question](group, torch.zeros(1, dtype=dtype)).wait()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _question(kind: str) -> str:
+    """Return the question about a kind of collective."""
+    if kind == "broadcast":
+        return kind
+    return "reduce" if "reduce" in kind else "gather"
 
 
 def require_sent(turns: Turns, kind: str, tensors: Sequence[Tensor]) -> None:
@@ -39,7 +70,7 @@ def require_sent(turns: Turns, kind: str, tensors: Sequence[Tensor]) -> None:
         sparse = tensor.layout != torch.strided
         if tensor.is_quantized or (sparse and kind != "allreduce"):
             raise NotImplementedError(f"Could not run 'c10d::{kind}_' with such a tensor: {tensor}")
-        if tensor.dtype not in _SENT:
+        if tensor.dtype not in _SENT and not _sends(_question(kind), tensor.dtype):
             raise RuntimeError("Invalid scalar type")
         if tensor.is_conj():
             raise RuntimeError("view_as_real doesn't work on unresolved conjugated tensors")
