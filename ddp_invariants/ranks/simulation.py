@@ -13,7 +13,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.simulated import promises
 from ddp_invariants.ranks.groups.simulated.arrivals import Arrivals
-from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections, lone_gloo
+from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections, unconnected_gloo
 from ddp_invariants.ranks.groups.simulated.order import Order
 from ddp_invariants.ranks.groups.simulated.promises import Promises
 from ddp_invariants.ranks.groups.simulated.shared import Simulation
@@ -92,7 +92,8 @@ class World:
         ]
         self._states.append(RankState(-1, {}))  # The process's own: `_swap` takes it as number -1.
         self._outcome = Outcome([None] * size, [b""] * size)
-        lone_gloo()
+        for rank in range(size):
+            unconnected_gloo(rank, size)
         while len(_words) < size:
             _words.append(LastWords.alone())
 

@@ -16,9 +16,30 @@ _c10d: Any = torch._C._distributed_c10d
 
 
 @cache
-def lone_gloo() -> Any:
-    """Return a gloo backend of one rank; the logger of torch's DDP asks it for its threads."""
-    return _c10d.ProcessGroupGloo(_c10d.HashStore(), 0, 1, dt.timedelta(seconds=1))
+def _device() -> tuple[Any, bool]:
+    """Return a network device of gloo, and whether a group on it connects only when it sends.
+
+    torch 2.6 has no such devices.
+    """
+    make = _c10d.ProcessGroupGloo.create_default_device
+    try:
+        return make(lazy_init=True), True
+    except TypeError:
+        return make(), False
+
+
+@cache
+def unconnected_gloo(rank: int, world_size: int) -> Any:
+    """Return a gloo backend that has connected to no other rank.
+
+    The logger of torch's DDP asks it for its threads. A group of torch 2.15 asks it for rank and
+    size. A group of torch 2.6 does not, so one rank is enough where each group connects at once.
+    """
+    device, lazy = _device()
+    options = _c10d.ProcessGroupGloo._Options()
+    options._timeout, options._threads, options._devices = dt.timedelta(seconds=1), 1, [device]
+    place = (rank, world_size) if lazy else (0, 1)
+    return _c10d.ProcessGroupGloo(_c10d.HashStore(), *place, options)
 
 
 class SimulatedConnections(Connections):
@@ -61,7 +82,8 @@ class SimulatedConnections(Connections):
         """Give an observed group a backend for code that asks for it; it never sends."""
         kind = _c10d.ProcessGroup.BackendType.GLOO
         group._set_default_backend(kind)
-        group._register_backend(torch.device("cpu"), kind, lone_gloo())
+        gloo = unconnected_gloo(self.rank, self.world_size)
+        group._register_backend(torch.device("cpu"), kind, gloo)
 
     def sender(self) -> SimulatedBackend:
         """Return the backend to which an observed group forwards."""
