@@ -159,8 +159,8 @@ def _differing(places: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Return a text that fits into a cell of a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """Return a text as code that fits into a cell of a table."""
+    return f"`{text}`".replace("|", "\\|").replace("\n", " ")
 
 
 def _document(places: Sequence[Place], results: Results) -> str:

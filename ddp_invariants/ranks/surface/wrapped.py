@@ -78,7 +78,7 @@ def of_wrapper(driver: Driver) -> dict[str, str]:
             wrapper = _Wrapper(driver, groups)
             return {
                 "the buckets of a large model": fact(wrapper.plan),
-                "attributes of a wrapped module": fact(wrapper.attributes),
+                **wrapper.attributes(),
                 **facts(wrapper.outputs()),
                 **facts(wrapper.refusals()),
                 **wrapper.arguments(),
@@ -148,15 +148,23 @@ class _Wrapper:
     def _counted(self) -> int:
         return len(self._sent())
 
-    def attributes(self) -> str:
-        """Return the public attributes of a wrapped module that are plain values."""
-        values = vars(self.wrap(nn.Linear(2, 2))).items()
-        return ", ".join(
-            f"{name}={value!r}"
-            for name, value in sorted(values)
-            if not name.startswith("_")
-            and (value is None or isinstance(value, (bool, int, float, str)))
-        )
+    def attributes(self) -> dict[str, str]:
+        """Return the public attributes of a wrapped module that are plain values, by name."""
+        values: dict[str, Any] = {}
+
+        def wrap() -> str:
+            values.update(vars(self.wrap(nn.Linear(2, 2))))
+            return "made"
+
+        return {
+            "a wrapped module": fact(wrap),
+            **{
+                f"attribute {name} of a wrapped module": repr(value)
+                for name, value in sorted(values.items())
+                if not name.startswith("_")
+                and (value is None or isinstance(value, (bool, int, float, str)))
+            },
+        }
 
     def outputs(self) -> dict[str, Ask]:
         """Return questions about the containers of outputs."""
