@@ -3,8 +3,9 @@
     python benchmarks/matrix.py [--folder FOLDER] [--python PYTHON]... [VERSION]...
 
 Each version of torch gets an environment of its own under each Python. There, the quick profile
-judges the reference, and torch's own DDP and sampler. `discover` probes their capabilities, and
-`compare` asks what changes towards the next version. The folder keeps environments and results, so
+judges the reference, and torch's own DDP and sampler. `discover` probes their capabilities,
+`compare` asks what changes towards the next version, and the tests run that depend on torch's
+version. The folder keeps environments and results, so
 that a second run does only what is missing. An environment takes about 7 GB where torch comes with
 its CUDA libraries.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import click
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -30,6 +32,13 @@ ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("2.6.0", "2.13.0", "2.15.0")
 """The lowest claimed version, the pinned one, and the newest."""
 JUDGED = (("reference", "sampler:reference"), ("torch", "sampler:torch"))
+TESTS = (
+    "tests/ranks/test_simulated_collectives.py",
+    "tests/ranks/test_inherited.py",
+    "tests/unit/test_complexes.py",
+    "tests/unit/test_oracle.py",
+)
+"""Tests of what torch's kernels round, of what gloo sends, and of torch's known deviations."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +101,27 @@ class Place:
         document: dict[str, Any] = json.loads(done.stdout)
         return document
 
+    def test(self) -> dict[str, int]:
+        """Run the tests that depend on torch's version, and return how many passed and failed."""
+        report = self.folder / f"{self.name}.xml"
+        command = [str(self.python), "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
+        subprocess.run(
+            [*command, f"--junitxml={report}", *TESTS],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        suite = ET.parse(report).getroot()[0]
+        counted = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors")}
+        skipped, failed = int(suite.attrib["skipped"]), counted["failures"] + counted["errors"]
+        return {"passed": counted["tests"] - skipped - failed, "failed": failed}
+
 
 def _requirements() -> list[str]:
-    """Return what the package needs besides torch."""
+    """Return what the package and the tests need besides torch."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    needed: list[str] = project["dependencies"]
+    needed: list[str] = [*project["dependencies"], "psutil"]
     return [each for each in needed if Requirement(each).name != "torch"]
 
 
@@ -117,6 +142,7 @@ def _judged(place: Place) -> dict[str, Any]:
             probed["capability"]: probed["standing"] for probed in discovered["capabilities"]
         },
         "stale": discovered["stale"],
+        "tests": place.test(),
     }
 
 

@@ -33,27 +33,29 @@ _QUESTIONS: dict[str, Callable[[Any, Tensor], dist.Work]] = {
 """A call for each kind of collective; torch passes the same dtypes to all calls of a kind."""
 
 
-@cache
-def _sends(question: str, dtype: torch.dtype) -> bool:
-    """Return whether torch passes a dtype to gloo: a group of one rank is asked.
+def sends(kind: str, dtype: torch.dtype) -> bool:
+    """Return whether torch passes a dtype to gloo in a kind of collective.
 
     The answer depends on torch's version for complex numbers. torch 2.6 passes them in no
     collective, and torch 2.13 in sums and broadcasts.
     """
+    if dtype in _SENT:
+        return True
+    if kind != "broadcast":
+        kind = "reduce" if "reduce" in kind else "gather"
+    return _asked(kind, dtype)
+
+
+@cache
+def _asked(kind: str, dtype: torch.dtype) -> bool:
+    """Return whether a gloo group of one rank sends a dtype."""
     store = torch._C._distributed_c10d.HashStore()
     group = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=10))
     try:
-        _QUESTIONS[question](group, torch.zeros(1, dtype=dtype)).wait()
+        _QUESTIONS[kind](group, torch.zeros(1, dtype=dtype)).wait()
     except RuntimeError:
         return False
     return True
-
-
-def _question(kind: str) -> str:
-    """Return the question about a kind of collective."""
-    if kind == "broadcast":
-        return kind
-    return "reduce" if "reduce" in kind else "gather"
 
 
 def require_sent(turns: Turns, kind: str, tensors: Sequence[Tensor]) -> None:
@@ -70,7 +72,7 @@ def require_sent(turns: Turns, kind: str, tensors: Sequence[Tensor]) -> None:
         sparse = tensor.layout != torch.strided
         if tensor.is_quantized or (sparse and kind != "allreduce"):
             raise NotImplementedError(f"Could not run 'c10d::{kind}_' with such a tensor: {tensor}")
-        if tensor.dtype not in _SENT and not _sends(_question(kind), tensor.dtype):
+        if not sends(kind, tensor.dtype):
             raise RuntimeError("Invalid scalar type")
         if tensor.is_conj():
             raise RuntimeError("view_as_real doesn't work on unresolved conjugated tensors")
