@@ -391,7 +391,7 @@ def _injected_failure(plan: InjectedFailure, calls: Calls) -> list[str]:
         *failing,
         "try:",
         "    inputs, *rest = batch(step, rank)",
-        "    rest[0] = rest[0] + 1  # Another batch than that of the step.",
+        "    rest[0] = rest[0] + 1  # The failing attempt takes another batch than the step.",
         *(f"    {line}" for line in calls.micro_step()),
         "    surfaced = False",
         "except Exception:  # The user's own.",

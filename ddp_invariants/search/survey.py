@@ -25,7 +25,7 @@ from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.situations import SITUATIONS
 
 BLOCK = 16
-"""Cases that the rules draw which have drawn least, and at least as many that aim at features."""
+"""Cases of a block from the rules that have drawn least; at least as many others aim at features."""
 ENOUGH = 20
 """Cases that contain a feature, after which the survey no longer aims at it."""
 

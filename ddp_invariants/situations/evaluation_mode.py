@@ -1,4 +1,4 @@
-"""Training in evaluation mode, as programs do that fine-tune with all statistics frozen.
+"""Training in evaluation mode, as in programs that fine-tune with frozen statistics.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -50,13 +50,13 @@ class EvaluationMode(Situation):
             self.passes == "both" or case.passes == "alternate",
             "evaluation_mode.passes",
             self.passes,
-            "'both' where backwards do not alternate with forwards",
+            "'both' if backwards do not alternate with forwards",
         )
         require(
             not case.model.draws and not any(layer.buffers for layer in case.model.layers),
             "evaluation_mode",
             self.passes,
-            "null where a layer computes otherwise in evaluation",
+            "null if a layer computes differently in evaluation mode",
         )
 
     @property

@@ -53,7 +53,7 @@ class FailureInjection(Situation):
                 failure.parameter is None or not (case.unused or case.exhausted),
                 "injected_failure.parameter",
                 failure.parameter,
-                "null where some ranks do not compute every gradient: only the others would raise",
+                "null if some ranks do not compute every gradient: only the other ranks would raise",
             )
             return
         require(

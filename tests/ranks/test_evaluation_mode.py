@@ -65,7 +65,7 @@ def test_an_evaluation_between_steps_does_not_end_the_mode(make_trial: TrialMake
 def test_a_layer_that_computes_otherwise_in_evaluation_is_refused(kind: str) -> None:
     """The result of single-process training is not known there."""
     layers = (Layer("linear", 4), Layer(kind))  # type: ignore[arg-type]  # a parameter of the test
-    with pytest.raises(CaseError, match="computes otherwise in evaluation"):
+    with pytest.raises(CaseError, match="computes differently in evaluation"):
         replace(CASE, model=Model(4, layers)).with_situation(EvaluationMode())
 
 

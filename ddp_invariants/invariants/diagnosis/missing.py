@@ -64,7 +64,7 @@ def _explanations(rank: int, users: int) -> list[Cause]:
         ),
         Cause(
             "never reduced",
-            "the other ranks hold their own local gradients: never reduced where a rank has no "
+            "the other ranks hold their own local gradients: never reduced if a rank has no "
             f"gradient of its own, such as rank {rank}",
         ),
         Cause(

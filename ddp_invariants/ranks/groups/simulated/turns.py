@@ -1,4 +1,4 @@
-"""The turns of simulated ranks: exactly one runs, and hands on only where it would wait.
+"""The turns of simulated ranks: exactly one runs, until it would wait.
 
 Standard library only.
 """
