@@ -52,8 +52,8 @@ drawn, and the planted [faults](proof.md) that need it: their recorded smallest 
 where it happened. The page on [cases and limits](situations.md) gives an overview.
 
 The shares are measured on {TRAININGS} training cases or {DEALINGS} sampler cases of each rule's property, drawn and not run, for
-an implementation that offers everything, with up to {places.SIMULATED_WORLD_SIZE} ranks. The property of the rule that is about a dimension draws
-it more often than the others. A survey aims at the dimensions that it has met least."""  # noqa: E501 - one line for each sentence of the page
+an implementation that offers everything, with up to {places.SIMULATED_WORLD_SIZE} ranks. The rule's own property draws the
+dimensions that the rule is about more often than other properties do. A survey draws first the dimensions that it has met least."""  # noqa: E501 - one line for each sentence of the page
 
 
 class Sample(NamedTuple):
