@@ -38,15 +38,15 @@ class Implementation:
     Attributes:
         ddp: `reference`, `torch`, `none`, `package.module:Name`, `path/to/file.py:Name`,
             `course:FILE#KIND`, or an entry point.
-        ddp_arg: Arguments passed to it, each `name=value`.
+        ddp_arg: Arguments passed to the DDP, each `name=value`.
         setup: Calls made first in every rank.
-        start: Its method called before each step's batch.
-        finish: Its method called after backward.
+        start: The method of the wrapper that is called before each step's batch.
+        finish: The method of the wrapper that is called after backward.
         after: A free function called after backward.
         opt: An optimizer class that shards or synchronises.
-        opt_arg: Arguments passed to it.
-        sampler: The sampler, named likewise.
-        sampler_arg: Arguments passed to it.
+        opt_arg: Arguments passed to the optimizer.
+        sampler: The sampler, named like `ddp`.
+        sampler_arg: Arguments passed to the sampler.
         declare: A file of declarations.
     """
 
@@ -89,23 +89,24 @@ def certify(
 
     Args:
         implementation: The implementation under test.
-        rules: Ids, such as `GRAD-2`; empty for all, or for those about samplers if the
-            implementation is a sampler alone.
-        cases: A strategy to draw from (`strategies`); None for that of each rule's own property.
+        rules: Ids, such as `GRAD-2`; empty for all rules, or for all rules about samplers if the
+            implementation is only a sampler.
+        cases: A strategy to draw from (`strategies`); None for the strategy of each rule's own
+            property.
         examples: Cases per rule.
-        seed: Of the search.
-        max_world_size: Most ranks a case may have.
-        replay: A file with a stored violation or a case, which is judged instead of drawing any.
+        seed: The seed of the search.
+        max_world_size: The largest number of ranks in a case.
+        replay: A file with a stored violation or a case. Only this case is judged, and none is drawn.
         store: Folder for violations.
         hosts: Fork servers to use; None for new ones, which take seconds to start.
 
     Returns:
-        The account of each rule, requested or not, on the same evidence. A rule that does not apply
-        to the implementation says so in it (`not_claimed`).
+        The account of each rule, requested or not, on the same evidence. Its `not_claimed` gives the
+        reason if the rule does not apply to the implementation.
 
     Raises:
-        Violation: Of the first rule that fails, with the smallest case found, confirmed in fresh
-            processes and stored.
+        Violation: A rule fails. The exception is about the first such rule, with the smallest case,
+            confirmed in fresh processes and stored.
         Inconclusive: A rule lacks its evidence, or a probe shows a failure that no case met.
         CaseError: There is nothing to replay in the file.
         LoadFailure: The implementation cannot be tested.

@@ -27,12 +27,12 @@ class Context:
     """The facts of a case that an adapter is given.
 
     Attributes:
-        rank: In the group that trains.
-        world_size: Of that group.
+        rank: The rank in the group that trains.
+        world_size: The size of that group.
         group: The process group to train in. None for the default group, and always None if the
             adapter does not name `subgroup` in its `supports`.
-        bucket_cap: Bytes. None if the case leaves the implementation's default, and always None if
-            the adapter does not name `bucket_cap` in its `supports`.
+        bucket_cap: The bucket capacity in bytes. None if the case keeps the implementation's
+            default, and always None if the adapter does not name `bucket_cap` in its `supports`.
         seed: The case's seed. Each rank seeds the global generators with this seed plus its rank in
             the default group.
         lr: The learning rate.
@@ -68,9 +68,9 @@ class Context:
 class Adapter(Protocol):
     """All methods that an adapter may define, each with the usual call made if it is missing.
 
-    `wrapped` is the return value of `wrap`, and `optimizer` that of `make_optimizer`. An exception
-    from any method is evidence. Raised on every rank it is a refusal; raised on some ranks only it
-    is a violation.
+    `wrapped` is the return value of `wrap`, and `optimizer` is the return value of `make_optimizer`. An exception
+    from any method is evidence. If every rank raises it, it is a refusal. If only some ranks raise
+    it, it is a violation.
     """
 
     def setup(self, context: Context) -> object:
@@ -92,8 +92,8 @@ class Adapter(Protocol):
     def make_optimizer(self, wrapped: Any, context: Context) -> object:
         """Return the optimizer.
 
-        Usual: the one that `wrap` returned, else the `--opt` one, else `context.optimizer` over the
-        parameters.
+        Usual: the optimizer that `wrap` returned, else the optimizer that `--opt` names, else
+        `context.optimizer` over the parameters.
         """
 
     def before_batch(self, wrapped: Any, optimizer: Any) -> object:
@@ -138,7 +138,7 @@ class Adapter(Protocol):
         """
 
     def after_backward(self, wrapped: Any, optimizer: Any) -> object:
-        """Synchronise the gradients that backward did not.
+        """Synchronise the gradients that backward did not synchronise.
 
         Usual: call a method such as `sync_gradients`, if the wrapper has one, and then `--after`.
         """

@@ -46,16 +46,16 @@ class Failure(Strict):
         fact: The wrong fact, as the end of "RULE violated by NAME: …".
         where: Rank, step, parameter, or epoch.
         got: The actual value, the expected value, and the allowed error.
-        perhaps: A probable cause with the number that shows it; empty if none is recognised.
+        perhaps: A probable cause with the number that shows it; empty if no cause is recognised.
         notes: Longer material, such as stacks.
-        event: The trace of it: the reduction that carried it, or that none did; empty if groups
-            were plain.
+        event: The reduction that carried the value, or a note that none did; empty if groups were
+            plain.
         causes: All causes that predict the observed values. `perhaps` names a cause only if it is
             the only one.
-        first: Of the same case, the failure that explains this one, as "RULE: fact"; empty if this
-            one explains most.
-        condition: When the implementation fails, from the neighbours of the smallest case; empty if
-            no condition is known.
+        first: The failure of the same case that explains this failure, as "RULE: fact"; empty if
+            this failure explains most.
+        condition: The condition under which the implementation fails, from the neighbours of the
+            smallest case; empty if no condition is known.
         retells: The rule whose fact this is, if a rule about a situation tells the fact of another
             rule; otherwise empty.
     """

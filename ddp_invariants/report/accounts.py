@@ -49,7 +49,7 @@ class RuleAccount(Strict):
         needs: Conditions without which the rule has proved nothing, each with the number of cases
             that met it.
         without: Those of its conditions that the implementation cannot meet.
-        worst: The largest error in units of its bound; None if that is no finite number.
+        worst: The largest error in units of its bound; None if this is no finite number.
         errors: Number of cases without an error, in each tenth of the bound, and beyond the bound.
         observed: Smallest and largest value of an observed quantity.
         seen: Number of cases in which the rule failed.

@@ -166,7 +166,7 @@ def training_cases(
         draw: Hypothesis' `draw`.
         scope: The limits of the cases.
         world_sizes: The world sizes to choose from, simplest first, up to the scope's maximum.
-        least_steps: Fewest optimizer updates.
+        least_steps: The least number of optimizer updates.
         capped: Always set a bucket capacity.
         accumulated: Always have several backwards per step.
         rounds: The number of runs in the same processes.
@@ -311,7 +311,7 @@ def shard_cases(
         scope: The limits of the cases.
         loader: Always run a DataLoader over the sampler as well.
         saved: Always save a state in the middle of the last epoch, and load it.
-        least_samples: Shortest dataset.
+        least_samples: The least number of samples.
         worked: Always have workers of a DataLoader iterate the sampler.
         scaled: Have long datasets and many ranks in a few cases.
         asked: Have a program ask in another way in most cases.
