@@ -65,7 +65,7 @@ def discover(
         pool: Ranks to probe on.
         ddp: The DDP.
         sampler: The sampler.
-        max_world_size: Most ranks a probe may need.
+        max_world_size: The largest number of ranks that a probe may need.
         files: Of expected deviations, beside the shipped file.
         sides: The sides to probe; the other one is loaded only.
 

@@ -53,7 +53,7 @@ def of_sampler(
         pool: Ranks to probe on.
         sampler: The sampler.
         described: The answer of `Pool.describe`.
-        max_world_size: Most ranks a probe may need.
+        max_world_size: The largest number of ranks that a probe may need.
     """
     lacking, declared = (
         frozenset(described["lacks"]),

@@ -95,9 +95,8 @@ class Places:
         """Count a case whose simulated failures of some rules the real backend does not show."""
         self._unreal[case_id] = ", ".join(sorted(rules))
         if len(self._unreal) >= MOST_UNREAL:
-            self.why_not = (
-                f"{len(self._unreal)} cases failed in the simulation alone: "
-                + "; ".join(f"{name} ({listed})" for name, listed in self._unreal.items())
+            self.why_not = f"{len(self._unreal)} cases failed only in the simulation: " + "; ".join(
+                f"{name} ({listed})" for name, listed in self._unreal.items()
             )
 
 

@@ -52,7 +52,7 @@ def test_the_last_line_names_the_declaration_and_its_price(
         trial.certify(rule)
     last = re.sub(r"\s+", " ", violated.value.report[violated.value.report.rindex("\n  unless") :])
     assert f'unsupported = ["{named}"]' in last
-    assert f"then its users must never {never}" in last
+    assert f"users of the wrapper must then never {never}" in last
     declared = replace(scope, without=scope.without | {named})
     assert isinstance(violated.value.case, TrainingCase)
     case = declared.fit(violated.value.case)

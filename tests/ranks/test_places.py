@@ -107,7 +107,7 @@ def test_a_failure_of_the_simulation_alone_accuses_nobody(
     )
     trial.certify("GRAD-2")
     assert len(trial.ledger.unreal) == MOST_UNREAL
-    assert trial.places.why_not.startswith(f"{MOST_UNREAL} cases failed in the simulation alone")
+    assert trial.places.why_not.startswith(f"{MOST_UNREAL} cases failed only in the simulation")
     assert trial.ledger["GRAD-2"].seen == 0
     assert trial.ledger.verdict_of("GRAD-2") == "holds"
 
