@@ -27,6 +27,8 @@ SIMULATED = 2
 """Factor on that time for a simulated case, which also ends by the time of its ranks."""
 LONG = 200_000
 """Samples of a dataset that add that time once more: an order of a million takes seconds."""
+CROWDED = 400
+"""Ranks of a sampler that add that time once more: one process asks for all of them."""
 MANY = 3
 """Factor on that time for all small cases of a sampler at once."""
 LOADING = 120.0
@@ -324,7 +326,8 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
-        patience = (patience or self.deadline) * (1 + case.data.samples // LONG)
+        times = 1 + case.data.samples // LONG + case.world_size // CROWDED
+        patience = times * (patience or self.deadline)
         return self._losses.run(
             sampler,
             lambda: self._shards(case, sampler, patience, fresh=fresh),

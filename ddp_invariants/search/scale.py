@@ -108,7 +108,7 @@ def _of(values: tuple[Any, ...], number: int) -> Any:
 
 
 def _parameters(case: TrainingCase, size: int, variant: int) -> TrainingCase:
-    """Add up to 300 vectors, or as many as give the model that number of parameters."""
+    """Give the model up to 300 parameters, or add so many vectors."""
     dtype = case.model.layers[0].dtype
     model = (
         case.model
@@ -116,7 +116,7 @@ def _parameters(case: TrainingCase, size: int, variant: int) -> TrainingCase:
         else Model(case.model.inputs, (*case.model.layers, Layer("linear", 1, dtype=dtype)))
     )
     count = _of(_PARAMETERS, size)
-    if variant % 2:
+    if variant % 4:
         count = max(count - len(_sizes_of(model)), 1)
     return _gently(case, Model(model.inputs, (*model.layers, Layer("terms", count, dtype=dtype))))
 

@@ -144,12 +144,14 @@ class UnusedLayers(Situation):
 
 
 def _later(case: TrainingCase, *, on_one_rank: bool) -> bool:
-    """Return whether a layer is unused after the first step, where its gradient is None then.
+    """Return whether a trained layer is unused after the first step, where its gradient is None.
 
     What the first step left behind shows only there.
     """
     return case.zero_grad == "set_to_none" and any(
         (unused.rank is not None) == on_one_rank
+        and case.model.layers[unused.layer].tied is None
+        and case.model.trains_layer(unused.layer)
         and (case.steps > 1 if unused.step is None else unused.step > 0)
         for unused in case.unused
     )

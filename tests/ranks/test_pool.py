@@ -307,16 +307,19 @@ class DDP(nn.Module):
     assert judge(pool.train(CASE, Ddp()))["LIVE-1"].failure is None
 
 
-def test_a_long_dataset_has_more_time(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sampler that needs seconds for a million samples is slow, and no rank of it hangs."""
+def test_a_long_dataset_and_many_ranks_have_more_time(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampler that needs seconds for a million samples, or for a thousand ranks, is only slow."""
     given: list[float] = []
     ask = pool._shards
 
     def shards(case: ShardCase, sampler: Sampler, patience: float, *, fresh: bool) -> ShardEvidence:
         given.append(patience)
-        return ask(replace(case, data=Data(samples=4)), sampler, patience, fresh=fresh)
+        small = replace(case, data=Data(samples=4), world_size=2)
+        return ask(small, sampler, patience, fresh=fresh)
 
     monkeypatch.setattr(pool, "_shards", shards)
-    for samples in (4, 199_999, 999_971):
-        pool.shards(ShardCase(data=Data(samples=samples)), Sampler(), patience=3.0)
-    assert given == [3.0, 3.0, 15.0]
+    for samples, ranks in ((4, 2), (199_999, 399), (999_971, 2), (4, 1044)):
+        pool.shards(ShardCase(ranks, Data(samples=samples)), Sampler(), patience=3.0)
+    assert given == [3.0, 3.0, 15.0, 9.0]
