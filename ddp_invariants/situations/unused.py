@@ -146,7 +146,7 @@ class UnusedLayers(Situation):
 def _later(case: TrainingCase, *, on_one_rank: bool) -> bool:
     """Return whether a trained layer is unused after the first step, where its gradient is None.
 
-    What the first step left behind shows only there.
+    Leftovers of the first step show only there.
     """
     return case.zero_grad == "set_to_none" and any(
         (unused.rank is not None) == on_one_rank
