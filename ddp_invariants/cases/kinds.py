@@ -54,6 +54,7 @@ class Kind:
         parameter_dtypes: The dtypes of parameters that have not their layer's.
         buffers: The same of its buffers; each forward in training changes all of them.
         buffer_dtypes: The dtypes of buffers that have not their layer's.
+        unsaved: The names of buffers that a saved state leaves out (`persistent=False`).
         width: The width of its result, given the layer and its input width.
         divisor: The number that divides its input width.
         passing: True if it has no parameter and passes its input on in the dtype it has.
@@ -75,6 +76,7 @@ class Kind:
     parameter_dtypes: Mapping[str, str] = field(default_factory=dict)
     buffers: Callable[[int], dict[str, Shape]] = lambda _width: {}
     buffer_dtypes: Mapping[str, str] = field(default_factory=dict)
+    unsaved: frozenset[str] = frozenset()
     width: Callable[["Layer", int], int] = lambda _layer, width: width
     divisor: int = 1
     passing: bool = False
@@ -108,6 +110,7 @@ KINDS: dict[LayerKind, Kind] = {
     "statistics": Kind(
         buffers=lambda width: {"running": (width,), "count": (), "seen": (width,)},
         buffer_dtypes={"running": "float32", "count": "int64", "seen": "bool"},
+        unsaved=frozenset({"seen"}),
         passing=True,
         trains=False,
     ),

@@ -322,6 +322,15 @@ class Model(Strict):
             for shape in layer.shapes(width).values()
         )
 
+    @property
+    def unsaved(self) -> frozenset[str]:
+        """The names of the buffers that a saved state leaves out."""
+        return frozenset(
+            f"layers.{index}.{name}"
+            for index, layer in enumerate(self.layers)
+            for name in layer.of_kind.unsaved
+        )
+
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
         """Return the names of the parameters used by a forward that passes some layers by."""
         return frozenset(

@@ -72,6 +72,18 @@ class SentOneByOne(_Reference):
         return buffer
 
 
+class StartsFromAState(_Reference):
+    """The start sends the tensors of the module's saved state, which leaves out the buffers that
+    are registered with `persistent=False` (no public incident found).
+
+    INIT-2: never broadcast.
+    """
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        saved = {id(each) for each in self.module.state_dict(keep_vars=True).values()}
+        super()._broadcast_state([each for each in tensors if id(each) in saved])
+
+
 class SentAsDoubles(SentOneByOne):
     """Integer buffers are sent as float64 at the start, which has too few bits for the largest
     counts (no public incident found).

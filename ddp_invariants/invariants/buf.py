@@ -110,6 +110,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     forwards = {action.step for action in case.between_steps if action.kind == "forward only"}
     forwards |= {case.injected_failure.step} if case.injected_failure is not None else set()
     written = {action.step for action in case.between_steps if action.kind == "buffers"}
+    reloaded = {action.step for action in case.between_steps if action.kind == "reload"}
     for step in view.steps("forward buffers")[1:]:
         # An extra forward moved the buffers before they were recorded.
         if step in forwards:
@@ -124,7 +125,9 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
             tally.met.add(WRITTEN)
         tally.meet({EACH_MOVED: moved, NORMED: moved and case.model.norms_batches})
         for rank, started in enumerate(view.every_rank("forward buffers", step)):
-            wrong = _not_between(twins, started, tally)
+            # A new replica starts from its own values of what no saved state holds.
+            lost = case.model.unsaved if step in reloaded else frozenset[str]()
+            wrong = _not_between(twins, started, lost, tally)
             if wrong is not None:
                 name, words = wrong
                 slot = next(slot for slot in started.layout.slots if slot.name == name)
@@ -143,9 +146,15 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 def _not_between(
-    twins: tuple[Tensors, ...], started: Tensors, tally: Tally
+    twins: tuple[Tensors, ...], started: Tensors, lost: frozenset[str], tally: Tally
 ) -> tuple[str, str] | None:
     """Return the first buffer with an element outside the range of the twins' buffers, with words.
+
+    Args:
+        twins: The buffers of each rank's twin.
+        started: The buffers of a rank.
+        lost: The names of the buffers that have other values than the twins left.
+        tally: The counts of what is compared.
 
     Returns:
         The buffer's name and the difference in words; None if every element lies in the range.
@@ -160,7 +169,8 @@ def _not_between(
             "the buffers at a forward's start have other names or sizes than the module's"
         )
     twins_WP = np.stack([twin.values_P for twin in twins])
-    known_P = np.isfinite(twins_WP).all(0)
+    kept_P = np.repeat([slot.name not in lost for slot in layout.slots], layout.sizes)
+    known_P = np.isfinite(twins_WP).all(0) & kept_P
     tally.compared += int(known_P.sum())
     slack_P = _rounding(layout, twins_WP)
     wrong_P: NDArray[np.bool_] = known_P & ~(

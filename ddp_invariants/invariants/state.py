@@ -63,6 +63,7 @@ def loaded_state_is_the_saved_state(view: EvidenceView, tally: Tally) -> Failure
 
 def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
     names = {row.name for row in view.evidence.ranks[0].structure_before}
+    names -= view.case.model.unsaved
     if not names:
         raise Unjudged(view.cut_short or "rank 0 recorded no structure")
     first = min(names)
@@ -106,7 +107,9 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
         for rank in range(view.case.world_size):
             tally.meet({STATEFUL: left == "state" and before[rank].layout.slots})
             tally.compared += sum(before[rank].layout.sizes)
-            difference = parted(before[rank], after[rank], "it was saved as")
+            difference = parted(
+                before[rank], after[rank], "it was saved as", view.case.model.unsaved
+            )
             if difference is not None:
                 return Failure(
                     "STATE-1",

@@ -13,7 +13,7 @@ class Statistics(nn.Module):
     """Passes x on and keeps a running mean, a count of positive numbers and a mask in buffers.
 
     The running mean is assigned anew, as modules may do: a list of buffers made before keeps the
-    old tensor.
+    old tensor. A saved state leaves the mask out, as it leaves out tables that a module computes.
     """
 
     running: Tensor
@@ -24,7 +24,7 @@ class Statistics(nn.Module):
         super().__init__()
         self.register_buffer("running", running)
         self.register_buffer("count", count)
-        self.register_buffer("seen", seen)
+        self.register_buffer("seen", seen, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to the same (B, D); updates the buffers in training."""
