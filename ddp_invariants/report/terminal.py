@@ -93,17 +93,25 @@ def effect_of_pin(discovery: Discovery, path: object) -> str:
     return "\n".join(lines)
 
 
-def passing_failures(stored: Iterable[StoredViolation]) -> str:
-    """Explain why a session fails though none of its tests did; empty if nothing was seen.
+def passing_failures(stored: Iterable[StoredViolation], *, violated: bool) -> str:
+    """List failures that no test of the session reports; empty if there is none.
 
     Args:
         stored: The failures that were seen and stored.
+        violated: True if a test reports a violation; otherwise these failures fail the session.
     """
     failures = list(stored)
     if not failures:
         return ""
     rules = [failure.failure.rule for failure in failures]
     keys = " or ".join(rule.replace("-", "").lower() for rule in rules)
+    if violated:
+        replays = ", ".join(f"{each.failure.rule} (replay {each.id})" for each in failures)
+        return _field(
+            "besides",
+            f"{replays} failed in some cases, perhaps for the same reason; after a repair, run with "
+            f'-k "{keys}"',
+        )
     heading = (
         f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run "
         f'with -k "{keys}" to judge and shrink these failures, or replay the first failure of each rule:'
@@ -284,11 +292,14 @@ def _plain(discovery: Discovery) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
+def _counted(count: int) -> str:
+    return f"{count:,} case{'' if count == 1 else 's'}"
+
+
 def _notes(entry: Entry) -> str:
     if entry.failures and not entry.confirmed:
-        identifier, words = next(iter(entry.failures.items()))
-        cases = f"{entry.seen} case{'s' if entry.seen != 1 else ''}"
-        return f"failed in {cases}, not confirmed; first {identifier}: {words}"
+        words = next(iter(entry.failures.values()))
+        return f"failed in {_counted(entry.seen)}, not confirmed; first: {words}"
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [text for text in (entry.not_claimed, entry.not_run) if text]
@@ -298,6 +309,6 @@ def _notes(entry: Entry) -> str:
         else []
     )
     notes += crashed[:1]
-    notes += [f"failed in {entry.seen} cases"] if entry.seen else []
-    notes += [f"refused in {refused} cases"] if refused else []
+    notes += [f"failed in {_counted(entry.seen)}"] if entry.seen else []
+    notes += [f"refused in {_counted(refused)}"] if refused else []
     return "; ".join(notes)

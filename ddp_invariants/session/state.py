@@ -351,15 +351,16 @@ class SessionState:
         return UNWRITTEN if self.monitor.unwritten and ended != VIOLATED else ended
 
     def store_passing_failures(self) -> None:
-        """Store failures that were seen in passing, if no test of the session reports a violation.
+        """Store the first failure of each rule that failed and of which no violation is reported.
 
-        They may be all that is ever seen of them.
+        It may be all that is ever seen of it. A replay is about its rule alone.
         """
-        entries = self.ledger.entries.values()
-        if any(entry.confirmed for entry in entries):
+        if self.config.option.replay and any(
+            entry.confirmed for entry in self.ledger.entries.values()
+        ):
             return
-        for entry in entries:
-            if entry.seen and entry.first_failure:
+        for entry in self.ledger.entries.values():
+            if entry.seen and entry.first_failure and not entry.confirmed:
                 case, failure = (
                     from_plain(entry.first_failure["case"]),
                     Failure(**entry.first_failure["failure"]),

@@ -76,7 +76,10 @@ def summary(state: SessionState) -> list[str]:
             terminal.left_out_of(state.discovery),
             *paragraphs,
             terminal.capabilities(state.discovery),
-            terminal.passing_failures(state.passing_failures),
+            terminal.passing_failures(
+                state.passing_failures,
+                violated=any(entry.confirmed for entry in state.ledger.entries.values()),
+            ),
         ]
     return [paragraph for paragraph in paragraphs if paragraph]
 
