@@ -143,6 +143,13 @@ class TrainingCase(Situated, Strict):
             "another value if a gradient is sparse: the terms of a gradient left in place are not "
             "known",
         )
+        require(
+            not self.optimizer.overwrites or self.zero_grad != "never",
+            "optimizer.kernels",
+            self.optimizer.kernels,
+            "other kernels for Nesterov momentum if gradients are left in place: torch writes the "
+            "step into the gradients",
+        )
         for situation in self.situations:
             situation.check(self)
 

@@ -100,6 +100,15 @@ class Optimizer(Strict):
         require(0 <= self.weight_decay < 1, "weight_decay", self.weight_decay, "a number in [0, 1)")
 
     @property
+    def overwrites(self) -> bool:
+        """True if a step may overwrite the gradients, as torch's loop over operations does.
+
+        torch.optim.sgd._multi_tensor_sgd adds the momentum to the gradients in place, unless weight
+        decay has copied them.
+        """
+        return self.nesterov and self.kernels == "foreach"
+
+    @property
     def lr(self) -> float:
         """The learning rate."""
         return float(2.0**self.log2_lr)

@@ -404,6 +404,15 @@ def test_faint_numbers_are_fractions_zeros_subnormal_and_tiny_numbers() -> None:
     assert min(len(zeros), subnormal.sum(), tiny.sum(), plain.sum()) > 50
 
 
+def test_no_gradient_is_left_in_place_by_kernels_that_overwrite_it() -> None:
+    """Gradients that a step overwrites are no sums of local gradients in the next step."""
+    nesterov = Optimizer(momentum=0.5, nesterov=True, kernels="foreach")
+    with pytest.raises(CaseError, match="torch writes the step into the gradients"):
+        replace(SIMPLEST, optimizer=nesterov, zero_grad="never")
+    replace(SIMPLEST, optimizer=replace(nesterov, kernels="default"), zero_grad="never")
+    replace(SIMPLEST, optimizer=nesterov)
+
+
 @pytest.mark.parametrize("values", ["integer", "real"])
 def test_few_formats_hold_the_numbers_of_an_extremes_layer(values: Values) -> None:
     """Large integers change in float64 or float32, and floats change in narrower formats."""
