@@ -303,7 +303,10 @@ class DistributedDataParallel(nn.Module):
                 continue
             if parameter.grad is None or parameter.grad.is_sparse:
                 parameter.grad = torch.empty_like(parameter)
-            parameter.grad.detach().copy_(total.div_(self.world_size).view_as(parameter))
+            # torch 2.6 rounds when it divides a complex number, even by one.
+            parts = torch.view_as_real(total) if total.is_complex() else total
+            parts.div_(self.world_size)
+            parameter.grad.detach().copy_(total.view_as(parameter))
 
     # Accumulation.
 
