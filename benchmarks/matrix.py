@@ -161,11 +161,12 @@ def _changes(old: Place, new: Place) -> dict[str, Any]:
 
 
 class Results:
-    """The results so far, in a file."""
+    """The results of a commit so far, in a file; those of another commit are dropped."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, commit: str) -> None:
         self._path = path
-        self.rows: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        stored = json.loads(path.read_text()) if path.exists() else {}
+        self.rows: dict[str, Any] = stored if stored.get("commit") == commit else {"commit": commit}
 
     def add(self, name: str, row: Mapping[str, Any]) -> None:
         """Store a result at once: the next one may take minutes."""
@@ -229,7 +230,9 @@ def main(folder: Path, bases: Sequence[str], versions: Sequence[str]) -> None:
     ordered = sorted(versions or VERSIONS, key=Version)
     places = [Place(folder, bases[0], version) for version in ordered]
     places += [Place(folder, base, ordered[-1]) for base in bases[1:]]
-    results = Results(folder / "results.json")
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    commit = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    results = Results(folder / "results.json", commit)
     for place in places:
         click.echo(place.name, err=True)
         place.install()

@@ -147,8 +147,8 @@ class TrainingCase(Situated, Strict):
             not self.optimizer.overwrites or self.zero_grad != "never",
             "optimizer.kernels",
             self.optimizer.kernels,
-            "other kernels for Nesterov momentum if gradients are left in place: torch writes the "
-            "step into the gradients",
+            "fused kernels for Nesterov momentum if gradients are left in place: torch writes the "
+            "step into the gradients otherwise",
         )
         for situation in self.situations:
             situation.check(self)

@@ -104,9 +104,9 @@ class Optimizer(Strict):
         """True if a step may overwrite the gradients, as torch's loop over operations does.
 
         torch.optim.sgd._multi_tensor_sgd adds the momentum to the gradients in place, unless weight
-        decay has copied them.
+        decay has copied them. On a GPU that loop is the default.
         """
-        return self.nesterov and self.kernels == "foreach"
+        return self.nesterov and self.kernels != "fused"
 
     @property
     def lr(self) -> float:
@@ -227,11 +227,11 @@ class InjectedFailure(Strict):
 
     Attributes:
         kind: A `forward error` or a `backward error` is an exception of the user's own, raised on
-            every rank in the middle of the module's forward or backward. The program catches the
-            exception, clears the gradients and makes the step with another batch. The `death` of
-            one rank's process comes as the step's forward starts, from the second step on: an
-            implementation may still set something up in the first step, and wait for all ranks
-            without a limit.
+            every rank in the middle of the module's forward or backward. The failing attempt has
+            other targets than the step. The program catches the exception, clears the gradients and
+            makes the step. The `death` of one rank's process comes as the step's forward starts,
+            from the second step on: an implementation may still set something up in the first step,
+            and wait for all ranks without a limit.
         step: The step that fails.
         rank: The rank that dies.
         parameter: The trained parameter whose gradient's hook raises the `backward error`, in the

@@ -169,8 +169,8 @@ def _not_between(
             "the buffers at a forward's start have other names or sizes than the module's"
         )
     twins_WP = np.stack([twin.values_P for twin in twins])
-    kept_P = np.repeat([slot.name not in lost for slot in layout.slots], layout.sizes)
-    known_P = np.isfinite(twins_WP).all(0) & kept_P
+    compared = np.array([slot.name not in lost for slot in layout.slots], dtype=bool)
+    known_P = np.isfinite(twins_WP).all(0) & np.repeat(compared, layout.sizes)
     tally.compared += int(known_P.sum())
     slack_P = _rounding(layout, twins_WP)
     wrong_P: NDArray[np.bool_] = known_P & ~(

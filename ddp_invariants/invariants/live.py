@@ -164,7 +164,7 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
         raise NotAbout("the case injects no exception")
     for rank, evidence in enumerate(view.evidence.ranks):
         if evidence.surfaced is None:
-            raise Unjudged(view.cut_short or "the run ended before the injected exception")
+            raise Unjudged(view.cut_short or "no injected exception was raised")
         tally.compared += 1
         if not evidence.surfaced:
             return Failure(

@@ -33,7 +33,7 @@ class Proposed:
     def never(self) -> str:
         """The action that users of the implementation must then avoid."""
         meaning = CAPABILITIES[self.capability]
-        return NEVER.get(self.capability, f"use {meaning}")
+        return NEVER.get(self.capability, f"rely on this: {meaning}")
 
 
 def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Proposed, ...]:

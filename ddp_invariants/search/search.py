@@ -81,6 +81,7 @@ class Search:
         rule: The rule; empty for all.
         drawn: A function that a search for any failure calls with each new case.
         limit: The largest number of cases of such a search, which runs no case twice.
+        known: Cases that such a search must not run; it adds its own.
 
     Attributes:
         failing: The cases seen to fail, and their failures.
@@ -96,9 +97,11 @@ class Search:
         rule: str,
         drawn: Callable[[Asked], None] = lambda _: None,
         limit: int = 0,
+        known: set[Case] | None = None,
     ) -> None:
         self.runner, self.rule = runner, rule
-        self._drawn, self._limit, self._known = drawn, limit, set[Case]()
+        self._drawn, self._limit = drawn, limit
+        self._known = set[Case]() if known is None else known
         self.failing: dict[Asked, Failure] = {}
         self.cases = Counter[str]()
         self.sighting: Sighting | None = None

@@ -259,6 +259,7 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
     # A sparse gradient needs plain SGD, and must not be left in place from step to step.
     if draft.model.layers[0].sparse:
         optimizer = Optimizer(log2_lr=optimizer.log2_lr)
+    if draft.model.layers[0].sparse or optimizer.overwrites:
         draft.clear_gradients()
     values: Values = draft.choice(_VALUES)
     log2_scale = draft.choice((0, 0, 0, 8, -8))

@@ -307,8 +307,9 @@ class Trial(Runner):
             HarnessError: The harness failed.
         """
         plan, drawn, unrepeated = Plan(rules, self.scope), 0, Surveyed(0)
+        known: set[Case] = set()
         for _ in range(SIGHTINGS):
-            surveyed = self._surveyed_by(plan, cases - drawn)
+            surveyed = self._surveyed_by(plan, cases - drawn, known)
             drawn += surveyed.cases
             if surveyed.sighting is None:
                 return replace(unrepeated, cases=drawn)
@@ -317,9 +318,15 @@ class Trial(Runner):
             unrepeated = surveyed
         return replace(unrepeated, cases=drawn)
 
-    def _surveyed_by(self, plan: Plan, cases: int) -> Surveyed:
-        """Search for a failure in the next cases of a plan, and confirm the first one."""
-        search = Search(self, "", plan.add, cases)
+    def _surveyed_by(self, plan: Plan, cases: int, known: set[Case]) -> Surveyed:
+        """Search for a failure in the next cases of a plan, and confirm the first one.
+
+        Args:
+            plan: The plan.
+            cases: The number of cases to draw at most.
+            known: The cases drawn before; the new ones are added.
+        """
+        search = Search(self, "", plan.add, cases, known)
         try:
             for block in plan.blocks(search.left):
                 # The plan goes on without a feature that no draw has.

@@ -109,7 +109,7 @@ def test_a_sampler_has_a_table_of_its_own() -> None:
     )
     written = file_of(proposals((level("core"),), discovered), discovered)
     assert '[ddp]\nunsupported = ["crossed"]\n\n[sampler]\nunsupported = ["no_samples"]' in written
-    assert "# - use an empty dataset (no_samples: refused)" in written
+    assert "# - rely on this: an empty dataset (no_samples: refused)" in written
 
 
 def test_refusals_alone_are_not_printed() -> None:
