@@ -7,12 +7,17 @@ import pytest
 
 from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.lacking import NEVER, without_one
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.records.verdict import Violation
 from ddp_invariants.search.confirm import excluding
+from ddp_invariants.situations.second import SecondWrapper
+
+SMALLEST = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=2, data=Data(samples=2))
 
 EAGER = "examples/per_parameter_hook.py:AsDescribed"
 """A wrapper that sends each gradient at once: it needs all of them, in one order, on all ranks."""
@@ -67,3 +72,14 @@ def test_no_declaration_is_offered_for_what_every_wrapper_must_do(make_trial: Tr
     assert excluding(trial, "GRAD-2", case) == ""
     claimed = Scope(4, declared=Declarations(supports=("strided",)))
     assert "strided" not in dict(without_one(case, claimed))
+
+
+def test_no_declaration_is_offered_for_a_leak_that_no_simulation_shows(
+    make_trial: TrialMaker,
+) -> None:
+    """A deleted wrapper that still communicates does so in a larger model, too, on real ranks."""
+    ddp = "ddp_invariants.faults.several:HooksOutliveTheWrapper"
+    trial = make_trial(ddp=ddp, scope=Scope(4))
+    case = replace(SMALLEST, situations=(SecondWrapper("again"),))
+    assert trial.findings(case, confirming=True, rule="LIVE-6")["LIVE-6"].failure is not None
+    assert excluding(trial, "LIVE-6", case) == ""
