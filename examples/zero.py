@@ -376,6 +376,14 @@ class Unit(Shard):
         if len(self.ready) == len(self.parameters):
             self.reduce()
 
+    def forget(self) -> None:
+        """Drop the gradients of a backward that raised before it had all of them."""
+        if self.ready:
+            self.ready.clear()
+            for parameter in self.parameters:
+                parameter.grad = None
+            self.free()
+
     def reduce(self) -> None:
         """Keep the owned slice of the mean gradient; free the rest, and the parameters."""
         self.keep_mean_gradient()
@@ -446,6 +454,9 @@ class Zero3:
 
 def _before_forward(units: list[Unit], *_: Any) -> None:
     for unit in units:
+        # Recomputation runs a forward inside a backward, whose gradients count.
+        if torch._C._current_graph_task_id() == -1:
+            unit.forget()
         unit.gather()
 
 

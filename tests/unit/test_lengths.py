@@ -76,7 +76,7 @@ CASE = ShardCase(data=Data(samples=4), situations=(ChangedLength(2),))
         ([[[4, 1], [2]], [[5, 0], [2]]], ""),
         ([[[0, 2], [3]], [[1, 3], [3]]], "len(sampler) is 3 on rank 0, which yields 2"),
         ([[[0, 2, 4], []], [[1, 3], []]], "different numbers of indices"),
-        ([[[0], []], [[1], []]], "yield 2 indices, and [4, 6] fit"),
+        ([[[0], []], [[1], []]], "yield 2 indices; the lengths allow [4, 6]"),
         ([[[0, 2, 0], []], [[1, 3, 1], []]], "4 distinct indices of 6 samples"),
         ([[[0, 2, 4], []], [[1, 3, 6], []]], "outside the 6 samples"),
     ],
