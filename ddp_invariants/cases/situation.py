@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from ddp_invariants.cases.fields import Strict
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.words import brief
+from ddp_invariants.errors import CaseError
 
 
 class Situation(Strict):
@@ -83,6 +84,13 @@ class Situation(Strict):
     def fitted(self, case: Any) -> Any:
         """Return a drawn case with the situation, or unchanged if the situation cannot happen."""
         return case.with_situation(self)
+
+    def fitted_or_left_out(self, case: Any) -> Any:
+        """Return a case with the situation, or unchanged if the case cannot be in the situation."""
+        try:
+            return case.with_situation(self)
+        except CaseError:
+            return case
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Situation":

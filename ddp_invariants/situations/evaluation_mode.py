@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, get_args
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, one_of, require
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -81,10 +80,8 @@ class EvaluationMode(Situation):
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the mode; unchanged if a layer depends on it."""
-        try:
-            return case.with_situation(self)
-        except CaseError:
-            return case
+        fitted: TrainingCase = self.fitted_or_left_out(case)
+        return fitted
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

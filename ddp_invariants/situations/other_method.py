@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -56,10 +55,8 @@ class OtherMethod(Situation):
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case in the situation, or unchanged if it cannot happen."""
-        try:
-            return case.with_situation(self)
-        except CaseError:
-            return case
+        fitted: TrainingCase = self.fitted_or_left_out(case)
+        return fitted
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
