@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from matplotlib import rcParams
 from matplotlib.figure import Figure
+from pages import templates
 
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
@@ -117,13 +117,7 @@ def main(measured: Path) -> None:
         hosts.setdefault((entry.module, entry.style), []).append(
             (entry, summary(detections), cause)
         )
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     text = environment.get_template("faults.md.j2").render(
         plain=plain,
         totals=plain["totals"],

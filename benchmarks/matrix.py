@@ -24,9 +24,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import click
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from packaging.requirements import Requirement
 from packaging.version import Version
+from pages import templates
 
 ROOT = Path(__file__).resolve().parents[1]
 VERSIONS = ("2.6.0", "2.13.0", "2.15.0")
@@ -196,13 +196,7 @@ def _cell(text: str) -> str:
 
 def _document(places: Sequence[Place], results: Results) -> str:
     """Return the page."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     environment.filters |= {"violated": _violated, "differing": _differing, "cell": _cell}
     return environment.get_template("versions.md.j2").render(
         places=[

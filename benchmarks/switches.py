@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pages import templates
 
 from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery.capabilities import TRAINING
@@ -90,13 +90,7 @@ def main() -> None:
         )
         for name, ddp, seen in rows
     ]
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        autoescape=False,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates()
     text = environment.get_template("switches.md.j2").render(
         torch=rows[0][2].torch,
         switches=list(SWITCHES),

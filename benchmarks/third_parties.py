@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from environments import LIBRARIES, installed
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pages import templates
 
 from ddp_invariants.implementation.names import ADAPTERS
 
@@ -183,13 +183,7 @@ def write_page() -> None:
     """Write the page from the stored results."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     rows = [(name, row, results[name]) for name, row in ROWS.items() if name in results]
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = templates(keep_trailing_newline=True)
     page = environment.get_template("third-parties.md.j2").render(
         rows=rows, budget=BUDGET, adapters=ADAPTERS["ddp"]
     )
