@@ -13,7 +13,8 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.simulated import promises
 from ddp_invariants.ranks.groups.simulated.arrivals import Arrivals
-from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections, unconnected_gloo
+from ddp_invariants.ranks.groups.simulated.connections import SimulatedConnections
+from ddp_invariants.ranks.groups.simulated.gloo import unconnected_gloo
 from ddp_invariants.ranks.groups.simulated.order import Order
 from ddp_invariants.ranks.groups.simulated.promises import Promises
 from ddp_invariants.ranks.groups.simulated.shared import Simulation

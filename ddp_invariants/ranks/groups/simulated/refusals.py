@@ -1,7 +1,6 @@
 """Tensors that torch or gloo refuses to send, and those that no simulation can send."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ddp_invariants.ranks.groups.simulated.gloo import unconnected_gloo
 from ddp_invariants.ranks.groups.simulated.turns import Turns
 
 _SENT = frozenset(
@@ -49,10 +49,8 @@ def sends(kind: str, dtype: torch.dtype) -> bool:
 @cache
 def _asked(kind: str, dtype: torch.dtype) -> bool:
     """Return whether a gloo group of one rank sends a dtype."""
-    store = torch._C._distributed_c10d.HashStore()
-    group = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=10))
     try:
-        _QUESTIONS[kind](group, torch.zeros(1, dtype=dtype)).wait()
+        _QUESTIONS[kind](unconnected_gloo(0, 1), torch.zeros(1, dtype=dtype)).wait()
     except RuntimeError as error:
         return "Invalid scalar type" not in str(error)
     return True
