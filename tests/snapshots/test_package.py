@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +41,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(list(out.glob("*.tar.gz"))) == 1
     [path] = out.glob("*.whl")
     return path
+
+
+def test_the_wheel_and_the_sdist_hold_the_licence(wheel: Path) -> None:
+    """Both hold the licence text, and the wheel's metadata names the licence."""
+    text = (ROOT / "LICENSE").read_bytes()
+    [sdist] = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as files:
+        packed = files.extractfile(f"{sdist.name.removesuffix('.tar.gz')}/LICENSE")
+        assert packed is not None
+        assert packed.read() == text
+    with zipfile.ZipFile(wheel) as built:
+        [information] = {name.split("/")[0] for name in built.namelist() if ".dist-info/" in name}
+        assert built.read(f"{information}/licenses/LICENSE") == text
+        assert (
+            "License-Expression: BSD-3-Clause\n" in built.read(f"{information}/METADATA").decode()
+        )
 
 
 @pytest.fixture(scope="module")
