@@ -33,6 +33,7 @@ from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.given import Property, Ranks
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.session import ending, options, past, text
+from ddp_invariants.session.announcer import Announcer, mark_violation
 from ddp_invariants.session.failure_limit import FailureLimit, mark_not_counting
 from ddp_invariants.session.monitor import Monitor, report_properties
 from ddp_invariants.session.state import (
@@ -89,6 +90,8 @@ def pytest_configure(config: pytest.Config) -> None:
             raise
         config.stash[STATE] = session
         config.pluginmanager.register(FailureLimit(config))
+        if session.monitor is not None:
+            config.pluginmanager.register(Announcer(config, session.monitor))
     except UNUSABLE_INPUT as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
 
@@ -344,6 +347,8 @@ def pytest_runtest_makereport(
         call.excinfo.value, Violation | Inconclusive | HarnessError | LoadFailure
     ):
         report.longrepr = str(call.excinfo.value)
+        if isinstance(call.excinfo.value, Violation) and state is not None and state.trial:
+            mark_violation(report, call.excinfo.value, state.trial)
         if isinstance(call.excinfo.value, Inconclusive) or (
             isinstance(call.excinfo.value, Violation)
             and _is_beyond(call.excinfo.value, item.config.option.level)

@@ -145,11 +145,18 @@ class Replayed:
 
 
 class Violation(AssertionError):
-    """The violation of a rule: its message is the full report; the failure and case are kept."""
+    """The violation of a rule: its message is the full report; the failure and case are kept.
 
-    def __init__(self, report: str, failure: Failure, case: Case) -> None:
+    Args:
+        report: The full report.
+        failure: The failure.
+        case: The case that shows it.
+        tested: The rule whose property saw the failure; empty if no property did.
+    """
+
+    def __init__(self, report: str, failure: Failure, case: Case, tested: str = "") -> None:
         super().__init__(report)
-        self.report, self.failure, self.case = report, failure, case
+        self.report, self.failure, self.case, self.tested = report, failure, case, tested
 
     def __str__(self) -> str:
         return self.report

@@ -76,10 +76,11 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         case,
         repeated=(len(seen), runs),
         repeat=repeat,
+        tested=rule,
         unstored=unstored,
         unsupported=excluding(runner, failure.rule, case) if len(seen) == runs else "",
     )
-    violation = violation_class(failure.rule)(text, reported, case)
+    violation = violation_class(failure.rule)(text, reported, case, rule)
     if failure.rule == ENDS:
         runner.lifeless = violation
     raise violation

@@ -8,7 +8,7 @@ from ddp_invariants.cases.case import Case, TrainingCase, describe
 from ddp_invariants.discovery.lacking import NEVER
 from ddp_invariants.invariants import ALL_RULES, SHIPPED
 from ddp_invariants.invariants.live import ENDS
-from ddp_invariants.records.verdict import Failure
+from ddp_invariants.records.verdict import Failure, Violation
 from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES
 
 _WIDTH = 118
@@ -32,6 +32,7 @@ def violation(
     *,
     repeated: tuple[int, int],
     repeat: str,
+    tested: str = "",
     unstored: str = "",
     unsupported: str = "",
 ) -> str:
@@ -43,12 +44,13 @@ def violation(
         case: The smallest case that shows the failure.
         repeated: (k, n): k of n runs in fresh processes showed the failure again.
         repeat: The command that repeats the violation.
+        tested: The rule whose property saw the failure; empty if no property did.
         unstored: Why the file could not be written that the command reads; empty if it was.
         unsupported: A capability that excludes the violation if it is declared as unsupported;
             empty for none.
     """
     fields = [
-        f"{failure.rule} violated by {implementation}: {failure.fact}",
+        f"{failure.rule} violated by {implementation}{_seen(failure, tested)}: {failure.fact}",
         labelled("where", failure.where),
         labelled("got", failure.got),
     ]
@@ -80,6 +82,23 @@ def violation(
             )
         )
     return "\n".join(fields)
+
+
+def found(violation: Violation, path: Path) -> str:
+    """Return the line that a session prints as soon as a violation is confirmed.
+
+    Args:
+        violation: The violation.
+        path: The file that stores the violation, if it could be written.
+    """
+    failure = violation.failure
+    replay = f" (replay {path.stem})" if path.exists() else ""
+    return f"{failure.rule} is violated{_seen(failure, violation.tested)}: {failure.fact}{replay}"
+
+
+def _seen(failure: Failure, tested: str) -> str:
+    """Return which other rule was tested when a failure was seen; empty if none was."""
+    return f" (seen while {tested} was tested)" if tested not in ("", failure.rule) else ""
 
 
 def not_repeated(

@@ -283,9 +283,9 @@ class Trial(Runner):
             if not path.exists():  # An existing file was confirmed in more runs.
                 unstored = confirm.store(self, case, failure, (1, 1), self.evidence, repeat)
             text = messages.violation(
-                failure, name, case, repeated=(1, 1), repeat=repeat, unstored=unstored
+                failure, name, case, repeated=(1, 1), repeat=repeat, tested=rule, unstored=unstored
             )
-            raise violation_class(failure.rule)(text, failure, case)
+            raise violation_class(failure.rule)(text, failure, case, rule)
         own = findings.get(rule)
         if own is None or not own.about:
             raise NotJudged(f"{rule} is not about this case" + (f": {own.unjudged}" if own else ""))

@@ -248,6 +248,10 @@ class Screen:
         """Begin to draw."""
         self._live.start()
 
+    def write(self, line: str) -> None:
+        """Write a line above the display, where it stays."""
+        self._live.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def stop(self) -> None:
         """Remove the display from the screen."""
         self._live.stop()
