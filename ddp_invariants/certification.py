@@ -22,7 +22,8 @@ from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records import reading, violation
+from ddp_invariants.records import reading
+from ddp_invariants.records.folder import FOLDER
 from ddp_invariants.records.verdict import Inconclusive, NotJudged, Violation
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Cases, Options, Trial
@@ -82,7 +83,7 @@ def certify(
     seed: int = 0,
     max_world_size: int = 4,
     replay: str | Path = "",
-    store: Path = violation.FOLDER,
+    store: Path = FOLDER,
     hosts: Hosts | None = None,
 ) -> Ledger:
     """Judge an implementation by some rules on drawn cases.

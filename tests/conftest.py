@@ -10,6 +10,7 @@ from typing import Any
 
 import limits
 import pytest
+import temporary
 from hypothesis import settings
 from probed import Discover, remembering
 from xdist.scheduler import (  # type: ignore[import-untyped]  # it has no marker of types
@@ -54,8 +55,10 @@ class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # the same
         return file if file in WHOLE else nodeid
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Limit the time of each test."""
+    """Limit the time of each test, and keep temporary files together."""
+    config.pluginmanager.register(temporary)
     config.pluginmanager.register(limits)
 
 

@@ -1,6 +1,7 @@
 """The command certify: judge implementations by all properties."""
 
 import re
+import shlex
 from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -79,7 +80,7 @@ class _Certify(click.Command):
         own, behind = (
             (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         )
-        ctx.meta["behind"] = behind
+        ctx.meta["behind"], ctx.meta["typed"] = behind, tuple(args)
         return super().parse_args(ctx, own)
 
 
@@ -178,10 +179,11 @@ def certify(
         *([f"--junitxml={junitxml}"] if junitxml else []),
         *context.meta["behind"],
     ]
+    typed = shlex.join(["ddp-invariants", "certify", *context.meta["typed"]])
     status = INCONCLUSIVE
     try:
         with text_aside() if as_json else nullcontext():
-            results = _judged(names, words, compared and Path(compared))
+            results = _judged(names, words, compared and Path(compared), typed)
         status = min((result.status for result in results.values()), key=_WORST_FIRST.index)
         if as_json:
             print_json(machine.certification(results, status))
@@ -220,7 +222,7 @@ def _plugin_words(context: click.Context, names: tuple[str, ...]) -> list[str]:
 
 
 def _judged(
-    names: tuple[str, ...], words: list[str], compared: Path | None
+    names: tuple[str, ...], words: list[str], compared: Path | None, typed: str
 ) -> "dict[str, SessionResult]":
     """Judge implementations one after another, and return the result of each one that was judged.
 
@@ -229,6 +231,7 @@ def _judged(
         words: Options of pytest and of its plugin.
         compared: The page that compares their certificates, which are written beside it; None for
             no page.
+        typed: The command as the user typed it.
     """
     # Imported here, as above.
     from ddp_invariants.report import side_by_side
@@ -241,7 +244,7 @@ def _judged(
             [f"--{'sampler' if sampler else 'ddp'}={name.removeprefix(_SAMPLER)}"] if name else []
         )
         certificate = [f"--certificate={_beside(compared, name)}"] if compared is not None else []
-        results[name] = run_session([*words, *certificate, *named], of_sampler=sampler)
+        results[name] = run_session([*words, *certificate, *named], typed, of_sampler=sampler)
         if results[name].status == INTERRUPTED:
             break
     if len(names) > 1:

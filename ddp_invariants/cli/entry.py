@@ -12,6 +12,7 @@ import click
 
 from ddp_invariants.cli import main
 from ddp_invariants.errors import INCONCLUSIVE, USAGE, unusable
+from ddp_invariants.records.folder import EXAMPLES
 
 _STREAMS = (("stdin", os.O_RDONLY), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY))
 
@@ -25,10 +26,12 @@ def run() -> NoReturn:
 
 def _main() -> None:
     try:
-        Path.cwd()
+        here = Path.cwd()
     except FileNotFoundError:
         _print("ddp-invariants: the current folder does not exist any more")
         sys.exit(USAGE)
+    # Hypothesis would make a folder of its own beside ours.
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(here / EXAMPLES))
     main(prog_name="ddp-invariants")
 
 

@@ -35,9 +35,13 @@ def ran(text: str, python: str = sys.executable) -> tuple[int | None, str]:
         # part of the package, and may be the implementation under test.
         (path.parent / "ddp_invariants").symlink_to(Path(__file__).parents[1])
         here = {
-            name: value
-            for name, value in os.environ.items()
-            if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+            # torch makes this folder; here it goes with the script.
+            "TORCHINDUCTOR_CACHE_DIR": str(path.parent / "compiled"),
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+            },
         }
         # The script runs in its own session, so that a single signal ends its ranks, too.
         with subprocess.Popen(

@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,6 +38,8 @@ _TICK = 0.25
 """Seconds between two searches for orphans, such as a daemon forked twice, of a living rank."""
 HANDED = "ddp-invariants-"
 """The start of the name of a folder that hands this package to another interpreter."""
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""The environment variable that names the folder of torch's compiler."""
 _FAREWELL = 2.0
 """Seconds in which the host tries to kill all its descendants; after them it ends in any case."""
 
@@ -167,6 +170,19 @@ def remove_handed(root: Path) -> None:
         with contextlib.suppress(OSError):  # The session's other host has removed it.
             package.unlink()
             root.rmdir()
+
+
+@contextlib.contextmanager
+def leaving_no_folder() -> Iterator[None]:
+    """Remove the empty folder that torch makes for its compiler when the compiler is imported.
+
+    The compiler makes the folder again when it has something to store there.
+    """
+    given = _COMPILED in os.environ
+    yield
+    if not given and _COMPILED in os.environ:  # torch has set it.
+        with contextlib.suppress(OSError):  # It is not empty.
+            Path(os.environ[_COMPILED]).rmdir()
 
 
 class Host:
@@ -330,7 +346,8 @@ def main() -> NoReturn:
     from ddp_invariants.ranks.training.warm_up import warm_up
 
     torch.set_num_threads(1)
-    warm_up()
+    with leaving_no_folder():
+        warm_up()
     fingerprint.of_this_process()
     # Objects imported by now live for ever. Without this, every full collection in every rank walks
     # all of torch's objects and copies their pages.

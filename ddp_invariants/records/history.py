@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from ddp_invariants.cases.fields import Strict
-from ddp_invariants.records.violation import FOLDER
+from ddp_invariants.records.folder import FOLDER
 
 FILE = FOLDER / "history.jsonl"
 """The file, relative to the folder in which a session was started."""

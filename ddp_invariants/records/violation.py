@@ -27,13 +27,12 @@ from ddp_invariants.records.evidence import (
     Tensors,
     TrainingEvidence,
 )
+from ddp_invariants.records.folder import FOLDER
 from ddp_invariants.records.indices import packed
 from ddp_invariants.records.verdict import Failure
 
 FORM = 2
 """The form of a file. A file of another form is refused."""
-FOLDER = Path(".ddp-invariants")
-"""The folder of violations, relative to the folder in which a session or command was started."""
 MOST_EVIDENCE = 1 << 20
 """Most bytes of evidence that a file holds, as JSON."""
 MOST_READ = 16 << 20

@@ -11,8 +11,8 @@ from ddp_invariants.cases.case import Case, TrainingCase, case_id
 from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.folder import FOLDER
 from ddp_invariants.records.verdict import Failure, Finding, Violation
 from ddp_invariants.search.exhaustion import Exhaustion, exhaust
 from ddp_invariants.search.history import failing_after_others
@@ -54,7 +54,7 @@ class Options:
     seed: int = 0
     isolation: Isolation = "pooled"
     replay: Case | None = None
-    store: Path = record.FOLDER
+    store: Path = FOLDER
     database: Path | None = None
     command: str = "pytest properties/"
     journal: Journal | None = None

@@ -7,6 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -33,10 +34,11 @@ class _ConfigKeeper:
 
     Args:
         sides: The sides of the implementation that are judged.
+        typed: The command as the user typed it.
     """
 
-    def __init__(self, sides: Collection[Side]) -> None:
-        self._sides = sides
+    def __init__(self, sides: Collection[Side], typed: str) -> None:
+        self._sides, self._typed = sides, typed
         self.config: pytest.Config | None = None
         self.interrupted = False
 
@@ -44,6 +46,7 @@ class _ConfigKeeper:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Store the command and the sides before the session begins, since it reads them."""
         config.stash[state.COMMAND] = "ddp-invariants certify"
+        config.stash[state.TYPED] = self._typed
         config.stash[state.SIDES] = self._sides
         self.config = config
 
@@ -52,16 +55,17 @@ class _ConfigKeeper:
         self.interrupted = excinfo.type is KeyboardInterrupt
 
 
-def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionResult:
+def run_session(words: Sequence[str], typed: str, *, of_sampler: bool = False) -> SessionResult:
     """Judge the named implementation by the packaged properties.
 
     The properties run in this process and in the workers that it starts.
 
     Args:
         words: Options of pytest and of its plugin.
+        typed: The command as the user typed it, for the certificate and the history.
         of_sampler: Judge only the sampler.
     """
-    keeper = _ConfigKeeper(("sampler",) if of_sampler else SIDES)
+    keeper = _ConfigKeeper(("sampler",) if of_sampler else SIDES, typed)
     properties = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
     settings = [
         "-c",
@@ -78,7 +82,9 @@ def run_session(words: Sequence[str], *, of_sampler: bool = False) -> SessionRes
         "-p",
         "ddp_invariants.plugin",
     ]
-    with _without_pytest_variables():
+    # pytest keeps its temporary folders for the three runs after a run, for people who look at them.
+    with _without_pytest_variables(), TemporaryDirectory(prefix="ddp-invariants-") as folder:
+        settings.append(f"--basetemp={folder}/pytest")
         status = pytest.main([*settings, str(properties), *words], plugins=[keeper])
     results = state.results_of(keeper.config) if keeper.config is not None else None
     ledger, discovery = results or (None, None)

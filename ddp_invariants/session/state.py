@@ -23,6 +23,7 @@ from ddp_invariants.processes import backends, job
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.records import reading, violation
+from ddp_invariants.records.folder import EXAMPLES, FOLDER
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.report.card import LevelAccount, card_of
 from ddp_invariants.report.certificate.from_session import SessionSettings
@@ -49,6 +50,9 @@ ENTERED_JOB = pytest.StashKey[bool]()
 
 COMMAND = pytest.StashKey[str]()
 """The stash key of the user's command, if it was not pytest; repeat lines begin with it."""
+
+TYPED = pytest.StashKey[str]()
+"""The stash key of the same command with all its words, as a certificate shows it."""
 
 SIDES = pytest.StashKey[Collection[probe.Side]]()
 """The stash key of the sides to probe, if the session judges only one of the two."""
@@ -85,11 +89,6 @@ class SessionState:
             "seed": secrets.randbelow(2**31) if given is None else given,
             "seed_given": given is not None,
             "command": config.stash.get(COMMAND, f"pytest {self._properties()}"),
-            # The root of a session that is not pytest's own is this package's folder, not the
-            # user's.
-            "root": str(
-                config.invocation_params.dir if COMMAND in config.stash else config.rootpath
-            ),
             "max_world_size": option.max_world_size,
             "journal": "",
             "listener": "",
@@ -147,15 +146,9 @@ class SessionState:
     def _settings(self) -> SessionSettings:
         """Return the settings of the session, as a certificate shows them."""
         option = self.config.option
-        given = " ".join(
-            [
-                self.shared["command"],
-                *(item.options() for item in self.under_test if item.options()),
-            ]
-        )
         invoked = shlex.join(["pytest", *map(str, self.config.invocation_params.args)])
         return SessionSettings(
-            given if COMMAND in self.config.stash else invoked,
+            self.config.stash.get(TYPED, invoked),
             self.shared["seed"],
             cases_per_property(option),
             option.max_world_size,
@@ -169,10 +162,7 @@ class SessionState:
         led = job.led()
         if led is None or not led.job.most_restarts:
             return
-        folder = (
-            violation.FOLDER
-            / f"job-{hashlib.blake2b(led.job.run.encode(), digest_size=4).hexdigest()}"
-        )
+        folder = FOLDER / f"job-{hashlib.blake2b(led.job.run.encode(), digest_size=4).hexdigest()}"
         self.shared["seed"] = journal.begin(folder, led.job.restarts, self.shared["seed"])
         self.shared["journal"] = str(folder)
 
@@ -199,7 +189,7 @@ class SessionState:
     @property
     def options(self) -> Options:
         """The trial's options, from the command line."""
-        option, root = self.config.option, Path(self.shared["root"])
+        option = self.config.option
         names = [options(*self.under_test)] if options(*self.under_test) else []
         names += [f"--declare {shlex.quote(option.declare)}"] if option.declare else []
         names += [self.backend.options] if self.backend.options else []
@@ -210,8 +200,8 @@ class SessionState:
             split=self.split,
             isolation=option.isolation,
             replay=None if option.replay is None else reading.read(Path(option.replay)),
-            store=Path(".ddp-invariants"),
-            database=None if self.shared["seed_given"] else root / ".hypothesis" / "ddp-invariants",
+            store=FOLDER,
+            database=None if self.shared["seed_given"] else EXAMPLES / "cases",
             command=" ".join([self.shared["command"], *names]),
             journal=self.journal,
         )
@@ -372,7 +362,7 @@ class SessionState:
                     stored,
                     repeat=f"ddp-invariants replay {stored.id} {self.backend.options}".rstrip(),
                 )
-                violation.try_to_write(stored, violation.FOLDER / f"{stored.id}.json")
+                violation.try_to_write(stored, FOLDER / f"{stored.id}.json")
                 self.passing_failures.append(stored)
 
     def close(self) -> None:

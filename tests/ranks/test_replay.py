@@ -38,6 +38,7 @@ from ddp_invariants.export import script as export
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading, violation
+from ddp_invariants.records.folder import FOLDER
 from ddp_invariants.records.verdict import Outcome
 from ddp_invariants.report import terminal
 from ddp_invariants.search.replay import replay
@@ -816,7 +817,7 @@ def test_the_commands_find_a_violation_by_its_id_and_torchrun_runs_the_script(
     under torchrun, too.
     """
     stored = stored_violation(pool, SMALLEST, "GRAD-2", ddp=fault_of("NeverDivides"))
-    path = violation.FOLDER / f"{stored.id}.json"
+    path = FOLDER / f"{stored.id}.json"
     violation.write(stored, path)
     still = command("replay", stored.id)
     assert (still.exit_code, still.stdout.splitlines()[0]) == (

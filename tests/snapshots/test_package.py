@@ -170,7 +170,6 @@ def test_an_installed_package_certifies_in_a_folder_with_settings_of_its_own(
     assert "2 passed" in right.stdout
     assert sorted(path.name for path in Path(folder).iterdir()) == [
         ".ddp-invariants",
-        ".hypothesis",
         "conftest.py",
         "pytest.ini",
     ]

@@ -13,6 +13,7 @@ import pytest
 from conftest import ROOT
 from ddp_invariants.cli import entry
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, USAGE, VIOLATED, unusable
+from ddp_invariants.report.certificate.verifying import read
 
 COMMAND = f"{sys.executable} -m ddp_invariants"
 NONE_LEFT = "ddp-invariants: [Errno 28] No space left on device\n"
@@ -66,6 +67,23 @@ def test_a_session_judges_though_nothing_can_be_printed(tmp_path: Path, streams:
     done = shell(tmp_path, command)
     assert done.returncode == (INCONCLUSIVE if full else CERTIFIED)
     assert done.stderr == (NONE_LEFT if full else "")
+
+
+def test_a_session_leaves_only_its_own_folder_and_what_it_was_asked_for(tmp_path: Path) -> None:
+    """Neither Hypothesis nor torch leaves a folder; the certificate has the command as it was typed."""
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
+    certify = "certify -n 1 --profile quick --seed 7 -k 'shard1_ or shard2' --certificate it.json"
+    script = (
+        "unset TORCHINDUCTOR_CACHE_DIR HYPOTHESIS_STORAGE_DIRECTORY\n"
+        f"{COMMAND} {certify} && {COMMAND} doctor"
+    )
+    done = shell(here, script, TMPDIR=str(temporary))
+    assert done.returncode == CERTIFIED, done.stdout + done.stderr
+    assert {path.name for path in here.iterdir()} == {".ddp-invariants", "it.html", "it.json"}
+    assert [*temporary.iterdir()] == []
+    assert read(here / "it.json").setting.command == f"ddp-invariants {certify}"
 
 
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
