@@ -205,6 +205,7 @@ class RankProcesses:
             {rank: calls for rank, calls in last_calls.items() if calls is not None},
             statuses,
             seen,
+            overload=watch.overload,
         )
 
     # Processes and connections.

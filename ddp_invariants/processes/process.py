@@ -12,7 +12,7 @@ from typing import Self
 
 from ddp_invariants.errors import HarnessError, HostLost
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.processes import threads
+from ddp_invariants.processes import load, threads
 from ddp_invariants.processes.hosts import PATIENCE, STARTING
 from ddp_invariants.records.trace import WORDS_SIZE, LastCalls, LastWords
 
@@ -80,6 +80,7 @@ class HostClient:
             except TimeoutError:
                 raise HarnessError(
                     f"the host of this session started no rank within {STARTING:.0f} s"
+                    + (f"; {overload}" if (overload := load.measure().excess) else "")
                 ) from None
         if not pid:
             raise HarnessError("the system allows no more processes (is `ulimit -u` too low?)")

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 
+from ddp_invariants.processes.load import Heartbeat
 from ddp_invariants.processes.pace import Patience, Spent
 from ddp_invariants.processes.process import Process
 from ddp_invariants.processes.remote import RemoteProcess
@@ -28,6 +29,7 @@ class Watch:
         self._ranks, self._looks, self._silence = ranks, looks, Silence(patience)
         self._started, self._below = time.monotonic(), list[str]()
         self._next = self._started + INTERVAL
+        self._heartbeat: Heartbeat | None = None
         self.reason: Reason | None = None
 
     @property
@@ -55,6 +57,7 @@ class Watch:
         if time.monotonic() < self._next:
             return False
         silent = set(silent)
+        self._beat()
         self._looks = self._looks and self._look()
         self._next = time.monotonic() + INTERVAL
         if self._looks and self._waits_for_ever(silent):
@@ -77,6 +80,19 @@ class Watch:
                 f"(waited {self._silence.waited_below:.1f} s for them)"
             )
         return words
+
+    @property
+    def overload(self) -> str:
+        """The overload of this machine in words, where it may be why ranks were silent too long."""
+        if self.reason != "silent" or self._heartbeat is None:
+            return ""
+        return self._heartbeat.load().excess
+
+    def _beat(self) -> None:
+        """Note how late this look is; most cases end before the first."""
+        if self._heartbeat is None:
+            self._heartbeat = Heartbeat()
+        self._heartbeat.beat(time.monotonic() - self._next)
 
     def _look(self) -> bool:
         """Look at the threads of all ranks, and return whether the kernel shows them."""

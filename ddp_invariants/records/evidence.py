@@ -313,6 +313,7 @@ class Incident:
             rank that did not end but sent nonsense. A rank that is not among them hung.
         seen: How the ranks are known to hang, in words; empty if nobody could look at them.
         costly: True if the incident cost seconds although nothing hung: the host was started anew.
+        overload: The overload of the machine in words, if that may be why ranks were silent.
     """
 
     kind: Literal["hung", "died"]
@@ -323,6 +324,7 @@ class Incident:
     statuses: dict[int, int | None] = field(default_factory=dict)
     seen: str = ""
     costly: bool = False
+    overload: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.comm import IN_FLIGHT, TIMING
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.processes import load
 from ddp_invariants.records import violation as record
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure, Inconclusive, violation_class
@@ -61,7 +62,15 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         runner.hung = False
         runner.ledger[failure.rule].inconclusive = True
         raise Inconclusive(
-            messages.not_repeated(failure, name, case, runs=runs, repeat=repeat, unstored=unstored)
+            messages.not_repeated(
+                failure,
+                name,
+                case,
+                runs=runs,
+                repeat=repeat,
+                unstored=unstored,
+                overload=load.measure().excess,
+            )
         )
     if len(seen) == runs and (only := _condition(runner, failure, case)):
         reported = replace(reported, condition=only)

@@ -8,6 +8,7 @@ from ddp_invariants.cases.case import Case, TrainingCase, describe
 from ddp_invariants.discovery.lacking import NEVER
 from ddp_invariants.invariants import ALL_RULES, SHIPPED
 from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.processes.load import OVERLOADED
 from ddp_invariants.records.verdict import Failure, Violation
 from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES
 
@@ -109,17 +110,31 @@ def not_repeated(
     runs: int,
     repeat: str,
     unstored: str = "",
+    overload: str = "",
 ) -> str:
-    """Return why a failure that fresh processes do not show is no violation, and no pass either."""
+    """Return why a failure that fresh processes do not show is no violation, and no pass either.
+
+    Args:
+        failure: The failure.
+        implementation: The name of the implementation.
+        case: The smallest case that showed the failure.
+        runs: The number of runs in fresh processes, none of which showed the failure.
+        repeat: The command that repeats the case.
+        unstored: Why the file could not be written that the command reads; empty if it was.
+        overload: The overload of the machine in words; empty for none.
+    """
+    overload = failure.perhaps if failure.perhaps.startswith(OVERLOADED) else overload
+    cause = (
+        f"{overload}. Repeat it on a quiet machine, or with fewer workers (-n 1)"
+        if overload
+        else "the failure depends on chance, or on state that earlier cases left in the process; "
+        "--isolation fresh gives each case new processes"
+    )
     fields = [
         f"{failure.rule} inconclusive for {implementation}: a failure was seen but not repeated",
         labelled("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
         labelled("case", describe(case)),
-        labelled(
-            "confirmed",
-            f"in 0 of {runs} runs in fresh processes: the failure depends on chance, or on state "
-            "that earlier cases left in the process; --isolation fresh gives each case new processes",
-        ),
+        labelled("confirmed", f"in 0 of {runs} runs in fresh processes: {cause}"),
         f"  {'repeat':<{_LABELS}}{repeat}",
         *_unstored(unstored),
     ]

@@ -123,6 +123,14 @@ def _limit_checks(facts: MachineFacts) -> list[Check]:
             "ranks take turns on one core: cases take longer, verdicts are the same",
             "warning",
         ),
+        _ok_unless(
+            "load",
+            facts.load.excess or facts.load.words,
+            facts.load.is_over,
+            "end other programs, or use fewer workers (-n 1): cases take longer, and what waits for "
+            "a time may fail, so that sessions end inconclusive",
+            "warning",
+        ),
     ]
 
 

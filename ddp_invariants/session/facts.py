@@ -17,6 +17,7 @@ from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.hosts import Hosts, environment
+from ddp_invariants.processes.load import IDLE, Load, measure
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.capability import BASE
 
@@ -78,6 +79,7 @@ class MachineFacts:
         kernel: The kernel feature that the harness needs and does not get.
         training_seconds: Seconds a case of two ranks took; None if it was not run to its end.
         training_error: Why not.
+        load: The load that other programs make.
     """
 
     system: str
@@ -96,6 +98,7 @@ class MachineFacts:
     kernel: str = ""
     training_seconds: float | None = None
     training_error: str = ""
+    load: Load = IDLE
 
 
 def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> MachineFacts:
@@ -104,6 +107,7 @@ def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Mach
     Args:
         train: Runs a case; None for two ranks of the reference.
     """
+    load = measure()
     torch, torch_error = _ask_torch()
     seconds, training_error = (
         (train or _two_ranks)() if torch is not None else (None, "torch cannot be imported")
@@ -127,6 +131,7 @@ def examine(train: Callable[[], tuple[float | None, str]] | None = None) -> Mach
         kernel=_kernel(),
         training_seconds=seconds,
         training_error=training_error,
+        load=load,
     )
 
 

@@ -23,6 +23,7 @@ from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.errors import USAGE_ERROR, HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import SHIPPED
+from ddp_invariants.processes.load import Load
 from ddp_invariants.report import rulebook, side_by_side
 from ddp_invariants.report.certificate.certificate import to_json
 from ddp_invariants.report.certificate.verifying import read
@@ -471,6 +472,8 @@ def _torch(**changes: Any) -> MachineFacts:
         (replace(WELL, shared=32 * MIB), "shared memory", "warning", "--shm-size=1g"),
         (replace(WELL, cores=1), "cores", "warning", "take turns"),
         (replace(WELL, quota=0.5), "cores", "warning", "take turns"),
+        (replace(WELL, load=Load(20.0, 0.0, 0.1)), "load", "warning", "end other programs"),
+        (replace(WELL, load=Load(0.5, 0.3, 0.1)), "load", "warning", "fewer workers"),
         (
             replace(WELL, training_seconds=None, training_error="the host is gone"),
             "two ranks",
