@@ -129,6 +129,7 @@ def certify(
             pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
             discovered = _discovered(pool, ddp, sampler, max_world_size, rule_ids)
             under_test = UnderTest(ddp, sampler, discovered.scope(max_world_size))
+            options = replace(options, broken=discovered.broken)
             ledger = _judged(Trial(pool, under_test, options), rule_ids, cases)
             if cases is None and not replay:
                 _require_settled(ledger, [*unsettled(discovered, max_world_size)], rule_ids)

@@ -89,7 +89,8 @@ def pytest_configure(config: pytest.Config) -> None:
             session.close()
             raise
         config.stash[STATE] = session
-        config.pluginmanager.register(FailureLimit(config))
+        first = session.shared.get("first", "")  # There is none if nothing is run.
+        config.pluginmanager.register(FailureLimit(config, first))
         if session.monitor is not None:
             config.pluginmanager.register(Announcer(config, session.monitor))
     except UNUSABLE_INPUT as error:

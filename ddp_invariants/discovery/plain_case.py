@@ -1,12 +1,19 @@
 """The plain case that comes before all probes, and what failed if it fails."""
 
-from ddp_invariants.cases.case import describe
+from ddp_invariants.cases.case import TrainingCase, describe
+from ddp_invariants.discovery.probe_case import small_enough
 from ddp_invariants.discovery.refusals import refusal_of
 from ddp_invariants.discovery.result import PlainFailure, failures
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import root_failure
 from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.situations.capability import BASE
+
+
+def plain_case(scope: Scope) -> TrainingCase:
+    """Return the case that comes before all probes, fitted to the implementation."""
+    return scope.fit(small_enough(BASE, scope.max_world_size))
 
 
 def failure_of(base: TrainingEvidence, scope: Scope) -> PlainFailure | None:

@@ -82,6 +82,12 @@ class PlainFailure(NamedTuple):
     where: str
     refused: bool
 
+    @property
+    def rule(self) -> str:
+        """The rule that the plain case breaks; empty if every rank raised on purpose."""
+        rule = self.fact.partition(": ")[0]
+        return rule if rule in SHIPPED else ""
+
 
 @dataclass(frozen=True)
 class Discovery:
@@ -134,6 +140,11 @@ class Discovery:
         if self.plain_failure is not None:
             return ", since the plain case fails"
         return "" if all(probe.words for probe in left) else ", since other probes hang or die"
+
+    @property
+    def broken(self) -> str:
+        """The rule that the plain case breaks; empty if it breaks none."""
+        return "" if self.plain_failure is None else self.plain_failure.rule
 
     def scope(self, max_world_size: int) -> Scope:
         """Return the limits on what cases may contain."""

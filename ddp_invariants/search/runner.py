@@ -48,6 +48,8 @@ class Options:
             otherwise None.
         split: The part of a session that is split.
         shrinks: False to confirm the first failing case as it is.
+        broken: The rule that the plain case of the discovery breaks. Its property judges that case
+            before it draws any, since the smallest failing case is then near. Empty for none.
     """
 
     cases: int = 100
@@ -60,6 +62,7 @@ class Options:
     journal: Journal | None = None
     split: Split = WHOLE
     shrinks: bool = True
+    broken: str = ""
 
 
 class Runner:

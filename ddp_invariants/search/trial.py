@@ -22,6 +22,7 @@ from ddp_invariants.discovery.levels import (
     plainly,
     uncommon,
 )
+from ddp_invariants.discovery.plain_case import plain_case
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
@@ -185,6 +186,9 @@ class Trial(Runner):
         drawn = cases_for(rule, self.scope) if cases is None else cases
         count = -(-self.options.cases // ALL_RULES[rule].costs)
         try:
+            if cases is None and rule == self.options.broken:
+                with self._stage("the plain case"):
+                    search.look_at(Asked(rule, plain_case(self.scope)))
             if cases is None and ALL_RULES[rule].level == "core":
                 ordinarily = -(-count // ORDINARY_SHARE)
                 with self._stage("ordinary cases"):

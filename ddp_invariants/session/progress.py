@@ -26,6 +26,8 @@ from ddp_invariants.search.ledger import Ledger
 
 EVERY = 0.5
 """Seconds between two messages of a worker: one takes a millisecond to send."""
+PATIENCE = 2.0
+"""Seconds that a worker waits to hand over the ledger of a property that has ended."""
 LINE_EVERY = 20.0
 """Seconds between two lines if there is no terminal."""
 _LARGEST = 1 << 20
@@ -49,7 +51,6 @@ class ProgressSender:
     def __init__(self, address: str, name: str, key: str) -> None:
         self._name, self._key, self._sent_at = name, bytes.fromhex(key), 0.0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.settimeout(0)
         with contextlib.suppress(OSError):  # The main process is gone: nobody can receive messages.
             self._socket.connect("\0" + address)
 
@@ -59,11 +60,20 @@ class ProgressSender:
         The worker does not wait for a slow receiver.
         """
         if time.monotonic() - self._sent_at >= EVERY:
-            self.send(ledger)
+            self.send(ledger, patience=0)
 
-    def send(self, ledger: Ledger) -> None:
-        """Send a ledger now."""
+    def send(self, ledger: Ledger, patience: float = PATIENCE) -> None:
+        """Send a ledger now.
+
+        The main process may end the session at a violation, and then this message is all that it
+        has from the worker.
+
+        Args:
+            ledger: The ledger.
+            patience: The seconds that the worker waits for a slow receiver.
+        """
         self._sent_at = time.monotonic()
+        self._socket.settimeout(patience)
         with contextlib.suppress(OSError):
             self._socket.send(signed(self._key, self._name, json.dumps(ledger.to_plain()).encode()))
 

@@ -136,6 +136,7 @@ class SessionState:
         if discovered.stale():
             raise LoadFailure(f"{ddp}: {discovered.stale()[0]}")
         self.shared["discovery"] = result.to_plain(discovered)
+        self.shared["first"] = discovered.broken if option.maxfail else ""
         self.monitor = Monitor(
             self._settings(),
             output_files(self.config),
@@ -204,6 +205,7 @@ class SessionState:
             database=None if self.shared["seed_given"] else EXAMPLES / "cases",
             command=" ".join([self.shared["command"], *names]),
             journal=self.journal,
+            broken=self.discovery.broken,
         )
 
     def _properties(self) -> str:

@@ -3,17 +3,22 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from conftest import TrialMaker
+from ddp_invariants.cases.case import Case, describe
 from ddp_invariants.cli import main
 from ddp_invariants.discovery import result
+from ddp_invariants.discovery.plain_case import plain_case
 from ddp_invariants.discovery.result import Discovery, PlainFailure
 from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.verdict import Finding, Violation
 
 WRAPPERS = """
 import torch.distributed as dist
@@ -86,6 +91,35 @@ def test_the_failure_of_a_plain_case_is_in_the_json(discover: Any) -> None:
     failure = json.loads(ended.output)["plain_failure"]
     assert failure["fact"] == "ValueError in wrap: not on a Monday"
     assert failure["refused"]
+
+
+def test_the_broken_rule_is_judged_on_the_plain_case_first(make_trial: TrialMaker) -> None:
+    """The property of the rule that the plain case breaks draws nothing: that case is made smaller."""
+    trial = make_trial("ddp_invariants.faults.bucketed:NeverDivides", cases=5)
+    trial.options = replace(trial.options, broken="GRAD-2")
+    entered: list[Case] = []
+    enter = trial.enter
+
+    def note(case: Case, findings: list[Finding]) -> None:
+        entered.append(case)
+        enter(case, findings)
+
+    trial.enter = note  # type: ignore[method-assign]  # to see the cases
+    with pytest.raises(Violation) as caught:
+        trial.certify("GRAD-2")
+    assert entered[0] == plain_case(trial.scope)
+    assert {"the plain case", "making smaller", "confirming"} == trial.stages.keys()
+    assert describe(caught.value.case) == "world_size=2 model=1->linear"
+    assert "summed, never divided" in str(caught.value)
+
+
+def test_a_refused_plain_case_breaks_no_rule() -> None:
+    """A refusal and an incident name no rule, so that no property comes first."""
+    broken = PlainFailure("case", "GRAD-2: a fact", "where", refused=False)
+    assert Discovery({}, {}, plain_failure=broken).broken == "GRAD-2"
+    refused = PlainFailure("case", "ValueError in wrap: not on a Monday", "where", refused=True)
+    assert Discovery({}, {}, plain_failure=refused).broken == ""
+    assert Discovery({}, {}).broken == ""
 
 
 def test_a_session_hands_the_failure_of_a_plain_case_to_its_workers() -> None:

@@ -1,5 +1,6 @@
 """A session while it runs and when it is cut short: progress, certificates and clean-up."""
 
+import contextlib
 import hmac
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 import zlib
@@ -66,6 +68,39 @@ def test_what_a_worker_tells_is_what_the_main_process_knows() -> None:
     first.send(ledger())  # Without a listener, sending does nothing.
     first.close()
     second.close()
+
+
+def test_a_worker_waits_to_hand_over_the_ledger_of_a_property() -> None:
+    """A full queue costs a message in between, but not the last one of a property.
+
+    A session that ends at its first violation has that violation from this message alone.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind("\0ddp-invariants-test-" + secrets.token_hex(8))
+        receiver.settimeout(0)
+        sender = ProgressSender(receiver.getsockname()[1:].decode(), "gw0", secrets.token_hex(32))
+        for _ in range(3000):  # More than any queue holds.
+            sender.send(ledger(8), patience=0)
+        began = time.monotonic()
+        sender.send(ledger(9), patience=0)
+        assert time.monotonic() - began < 0.1
+        received: list[int] = []
+        late = threading.Timer(0.2, lambda: received.extend(_received(receiver)))
+        late.start()
+        sender.send(ledger(10))
+        late.join()
+        received.extend(_received(receiver))
+        sender.close()
+    assert received[-1] == 10
+    assert 9 not in received
+
+
+def _received(receiver: socket.socket) -> Iterator[int]:
+    """Yield the numbers of cases in the waiting messages."""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            packed = receiver.recv(1 << 20)[32:].partition(b"\n")[2]
+            yield json.loads(zlib.decompress(packed))["cases"]
 
 
 def _forged(listener: Listener) -> Iterator[bytes]:

@@ -719,6 +719,29 @@ def test_a_limit_of_failures_does_not_count_inconclusive_rules(
     assert "stopping after 1 failure" in done.stdout
 
 
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_limit_of_one_failure_ends_a_plainly_broken_session_at_once(
+    session: Session, tmp_path: Path, workers: str
+) -> None:
+    """The rule that the plain case breaks comes first, and its violation waits for no other test.
+
+    The other test would take longer than this session may.
+    """
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["ddp_invariants.plugin"]\n')
+    (tmp_path / "test_own.py").write_text(
+        "import time\n\nfrom hypothesis import given\n\nfrom ddp_invariants import cases_of\n\n\n"
+        "def test_init1_waits():\n    time.sleep(600)\n\n\n"
+        "@given(case=cases_of('GRAD-2'))\n"
+        "def test_grad2_is_broken(case, ranks):\n    ranks.check('GRAD-2', case)\n"
+    )
+    words = ["-p", "no:cacheprovider", "test_own.py", "-x", "--cases=5", "--seed=1", "-n", workers]
+    done = session("pytest", *words, "--ddp", NEVER_DIVIDES, at=tmp_path, seconds=120)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "stopping after 1 failure" in done.stdout
+    assert "perhaps   got / expected = 2 = world size: summed, never divided" in done.stdout
+    assert re.search(r"=+ 1 failed in ", done.stdout), done.stdout
+
+
 @pytest.mark.parametrize("name", ["COMM-7", "MINE-100", "COMM", "comm-100"])
 def test_a_rule_of_ones_own_has_a_name_that_no_other_will_have(name: str) -> None:
     """The name of a user's own rule is an invariant and a number from 100 on."""

@@ -10,7 +10,7 @@ from conftest import Session
 from ddp_invariants.cases.levels import LEVELS
 from ddp_invariants.records import history
 
-SUMS = "ddp_invariants.faults.bucketed:NeverDivides"
+HALVES = "ddp_invariants.faults.bucketed:DividesByTwo"
 PROPERTY = """
 from hypothesis import example, given, settings
 from ddp_invariants import cases_of
@@ -84,21 +84,21 @@ def test_a_property_is_searched_shrunk_and_confirmed(session: Session, own: Path
     """A failure of a property is told as that of a packaged one, and its example runs first."""
     text = PROPERTY.replace(
         "@settings(max_examples=7)",
-        "@example(case=TrainingCase(Model(4, (Layer('linear', 2),)), world_size=2, seed=77))\n"
+        "@example(case=TrainingCase(Model(4, (Layer('linear', 2),)), world_size=3, seed=77))\n"
         "@settings(max_examples=1)",
     ).format(rule="GRAD-2", test="grad2", name="as_written")
     (own / "test_one.py").write_text(
         "from ddp_invariants.cases.case import TrainingCase\n"
         "from ddp_invariants.cases.layers import Layer, Model\n" + text
     )
-    words = ["--ddp", SUMS, "--max-world-size=2", "--seed=1"]
+    words = ["--ddp", HALVES, "--max-world-size=3", "--seed=1"]
     done = session("pytest", "-p", "no:cacheprovider", *words, at=own)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"GRAD-2 violated by {SUMS}: the gradient is not the mean" in done.stdout
+    assert f"GRAD-2 violated by {HALVES}: the gradient is not the mean" in done.stdout
     assert "confirmed in 3 of 3 runs in fresh processes" in done.stdout
     repeat = re.search(r"--replay (\S+\.json)", done.stdout)
     assert repeat is not None
-    assert json.loads((own / repeat[1]).read_text())["case"]["world_size"] == 2
+    assert json.loads((own / repeat[1]).read_text())["case"]["world_size"] == 3
 
 
 def test_a_test_that_names_no_rule_runs_as_hypothesis_runs_it(session: Session, own: Path) -> None:
