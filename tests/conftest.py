@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ WHOLE = (
     "tests/ranks/test_simulated_collectives.py",
     "tests/snapshots/test_package.py",
     "tests/snapshots/test_page.py",
+    "tests/snapshots/test_permissions.py",
 )
 """Files whose tests share hosts, a wheel or a browser: two workers would make each of them twice."""
 
@@ -153,14 +155,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 Session = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="session")
-def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
-    """Yield a function that runs a module with arguments as `python -m` does, only faster.
+@contextmanager
+def serving(
+    probed: Path, addresses: Sequence[str], before: Sequence[str] = ()
+) -> Iterator[Session]:
+    """Start a server of sessions, and yield a function that runs a module as `python -m` does.
 
-    The module runs on the hosts of this worker (see sessions.py). Do not use this fixture for a
-    module that starts hosts, ends by a signal, or needs more on its import path.
+    Args:
+        probed: The folder with the results of probing.
+        addresses: The hosts of the sessions (see sessions.py); empty for hosts of the server's own.
+        before: A program that starts the server, with its arguments.
     """
-    command = [sys.executable, str(HELPERS / "sessions.py"), str(probed), *host_addresses]
+    command = [*before, sys.executable, str(HELPERS / "sessions.py"), str(probed), *addresses]
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -198,6 +204,17 @@ def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
 
         yield run
         requests.close()
+
+
+@pytest.fixture(scope="session")
+def session(host_addresses: list[str], probed: Path) -> Iterator[Session]:
+    """Yield a function that runs a module with arguments as `python -m` does, only faster.
+
+    The module runs on the hosts of this worker (see sessions.py). Do not use this fixture for a
+    module that starts hosts, ends by a signal, or needs more on its import path.
+    """
+    with serving(probed, host_addresses) as run:
+        yield run
 
 
 TrialMaker = Callable[..., Trial]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from ddp_invariants.cli.options import Whole, Workers
+from ddp_invariants.cli.options import NewFile, Whole, Workers
 from ddp_invariants.cli.output import print_json, print_report, text_aside, with_json
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
@@ -126,7 +126,10 @@ class _Certify(click.Command):
     help="end after the first violation; an inconclusive rule does not count",
 )
 @click.option(
-    "--junitxml", metavar="FILE", help=defaulting("write a JUnit report (XML)", "none is written")
+    "--junitxml",
+    type=NewFile(),
+    metavar="FILE",
+    help=defaulting("write a JUnit report (XML)", "none is written"),
 )
 @with_json
 @click.pass_context
@@ -139,7 +142,7 @@ def certify(
     verbose: int,
     *,
     exitfirst: bool,
-    junitxml: str | None,
+    junitxml: Path | None,
     as_json: bool,
     **_: Any,
 ) -> None:

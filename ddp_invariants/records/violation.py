@@ -289,6 +289,14 @@ def write(violation: StoredViolation, path: Path) -> None:
     whole.replace(path)
 
 
+def is_stored(path: Path) -> bool:
+    """Return whether a file exists; False in a folder that is closed to this user."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def find(name: str) -> Path:
     """Return the file of an id or path.
 

@@ -10,6 +10,7 @@ from ddp_invariants.invariants import ALL_RULES, SHIPPED
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.processes.load import OVERLOADED
 from ddp_invariants.records.verdict import Failure, Violation
+from ddp_invariants.records.violation import is_stored
 from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES
 
 _WIDTH = 118
@@ -93,7 +94,7 @@ def found(violation: Violation, path: Path) -> str:
         path: The file that stores the violation, if it could be written.
     """
     failure = violation.failure
-    replay = f" (replay {path.stem})" if path.exists() else ""
+    replay = f" (replay {path.stem})" if is_stored(path) else ""
     return f"{failure.rule} is violated{_seen(failure, violation.tested)}: {failure.fact}{replay}"
 
 

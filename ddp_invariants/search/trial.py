@@ -34,6 +34,7 @@ from ddp_invariants.records.verdict import (
     Violation,
     violation_class,
 )
+from ddp_invariants.records.violation import is_stored
 from ddp_invariants.search import confirm, messages
 from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.ledger import Ledger
@@ -284,7 +285,7 @@ class Trial(Runner):
             self.ledger.confirm(failure.rule, path, self.evidence, uncommon(case))
             repeat = messages.how_to_repeat(self.options.command, failure.rule, rule, path)
             unstored = ""
-            if not path.exists():  # An existing file was confirmed in more runs.
+            if not is_stored(path):  # An existing file was confirmed in more runs.
                 unstored = confirm.store(self, case, failure, (1, 1), self.evidence, repeat)
             text = messages.violation(
                 failure, name, case, repeated=(1, 1), repeat=repeat, tested=rule, unstored=unstored

@@ -2,7 +2,8 @@
 
 `python sessions.py FOLDER ADDRESS...` reads one request per line, in JSON: `module`, `arguments`,
 `folder`, `environment`, `seconds`. The server answers each request with an exit status, output and
-errors. The hosts at the addresses fork the sessions' ranks. Starting two hosts, importing a
+errors. The hosts at the addresses fork the sessions' ranks; without an address the server starts
+hosts. Starting two hosts, importing a
 session's modules, and probing take seconds of a processor. These seconds are most of the time of a
 test. Results of probing are therefore stored in the folder (see probed.py).
 """
@@ -13,7 +14,7 @@ import runpy
 import signal
 import sys
 import tempfile
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -70,9 +71,15 @@ def become(request: dict[str, Any], output: int, errors: int) -> NoReturn:
 
 def main() -> None:
     """Answer requests until the input ends."""
-    lend(sys.argv[2:])
+    with ExitStack() as stack:
+        serve(sys.argv[2:] or stack.enter_context(Hosts()).addresses)
+
+
+def serve(addresses: list[str]) -> None:
+    """Answer requests with sessions on these hosts."""
+    lend(addresses)
     probe.discover = remembering(
-        Path(sys.argv[1]), sys.argv[2:]
+        Path(sys.argv[1]), addresses
     )  # Replace the attribute before other modules import it by name.
     with redirect_stdout(
         StringIO()
