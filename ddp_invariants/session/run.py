@@ -4,14 +4,13 @@ It uses no settings, plugins or conftests of that folder.
 """
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from ddp_invariants.discovery.probe import SIDES, Side
 from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
 from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.report.rulebook import PROPERTIES
@@ -33,21 +32,19 @@ class _ConfigKeeper:
     """A plugin of the session: it passes on the user's command, and keeps the configuration.
 
     Args:
-        sides: The sides of the implementation that are judged.
         typed: The command as the user typed it.
     """
 
-    def __init__(self, sides: Collection[Side], typed: str) -> None:
-        self._sides, self._typed = sides, typed
+    def __init__(self, typed: str) -> None:
+        self._typed = typed
         self.config: pytest.Config | None = None
         self.interrupted = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Store the command and the sides before the session begins, since it reads them."""
+        """Store the command before the session begins, since it reads it."""
         config.stash[state.COMMAND] = "ddp-invariants certify"
         config.stash[state.TYPED] = self._typed
-        config.stash[state.SIDES] = self._sides
         self.config = config
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
@@ -65,7 +62,7 @@ def run_session(words: Sequence[str], typed: str, *, of_sampler: bool = False) -
         typed: The command as the user typed it, for the certificate and the history.
         of_sampler: Judge only the sampler.
     """
-    keeper = _ConfigKeeper(("sampler",) if of_sampler else SIDES, typed)
+    keeper = _ConfigKeeper(typed)
     properties = PROPERTIES / "test_shard.py" if of_sampler else PROPERTIES
     settings = [
         "-c",

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,10 @@ import pytest
 # after the hosts were started.
 from _pytest.mark import _parse_expression
 
+from ddp_invariants.discovery.probe import SIDES, Side
 from ddp_invariants.errors import NamingError
+from ddp_invariants.invariants.sampler_view import sharding
+from ddp_invariants.invariants.view import training
 from ddp_invariants.report.rulebook import PROPERTIES, near
 
 _WORDS = {"and", "or", "not"}
@@ -44,6 +47,24 @@ def check(config: pytest.Config) -> None:
         f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists the rules"
     )
     raise NamingError(f"-k {expression}: no property has such a name; {instead}")
+
+
+def sides(config: pytest.Config) -> Collection[Side]:
+    """Return the sides of the implementation that the selected properties judge.
+
+    These are both sides if a test may be selected that is not packaged.
+    """
+    try:
+        selected = _parse_expression(config.option.keyword.strip() or "test_", "-k")
+    except pytest.UsageError:
+        return SIDES
+    names = [each[0] for each in _properties(config) if selected.evaluate(each)]
+    judged: dict[Side, Collection[str]] = {"ddp": training.rules, "sampler": sharding.rules}
+    starts = {
+        side: tuple(f"test_{rule.replace('-', '').lower()}_" for rule in rules)
+        for side, rules in judged.items()
+    }
+    return [side for side in SIDES if any(name.startswith(starts[side]) for name in names)] or SIDES
 
 
 class _Names(tuple[str, ...]):

@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import SIMULATED_WORLD_SIZE
 from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.search.trial import Options, Trial
-from ddp_invariants.session import ending
+from ddp_invariants.session import ending, selection
 from ddp_invariants.session.monitor import Monitor
 from ddp_invariants.session.options import cases_per_property, output_files
 from ddp_invariants.session.progress import ProgressSender
@@ -53,9 +53,6 @@ COMMAND = pytest.StashKey[str]()
 
 TYPED = pytest.StashKey[str]()
 """The stash key of the same command with all its words, as a certificate shows it."""
-
-SIDES = pytest.StashKey[Collection[probe.Side]]()
-"""The stash key of the sides to probe, if the session judges only one of the two."""
 
 
 class SessionState:
@@ -120,13 +117,15 @@ class SessionState:
             if most < option.max_world_size:
                 self.shared["max_world_size"], self.shared["bounded"] = most, reason
                 option.max_world_size = most
+            # A stored case may be of either side.
+            sides = probe.SIDES if option.replay else selection.sides(self.config)
             discovered = probe.discover(
                 pool,
                 ddp,
                 sampler,
                 option.max_world_size,
                 [Path(item) for item in option.deviations],
-                sides=self.config.stash.get(SIDES, probe.SIDES),
+                sides=sides,
             )
         if not (discovered.not_simulated or self._real_only or option.world_size_given):
             option.max_world_size = max(option.max_world_size, SIMULATED_WORLD_SIZE)
