@@ -79,9 +79,13 @@ def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | No
 
 
 def crash_of(evidence: TrainingEvidence) -> Failure | None:
-    """Return the failure if a rank's run ended in a crash; None if the case injects a failure."""
+    """Return the failure if a rank's run ended in a crash; None if it did not.
+
+    The program catches an injected exception, so a crash that follows is the implementation's own.
+    An implementation may assert that values are finite, and it may end in any way if a rank dies.
+    """
     case = evidence.case
-    if case.poison is not None or case.injected_failure is not None:
+    if case.poison is not None or case.kills:
         return None
     ranks = enumerate(evidence.ranks)
     raised = {rank: each.raised for rank, each in ranks if each.raised is not None}

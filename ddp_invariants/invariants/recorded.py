@@ -15,6 +15,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST, FloatArray
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.invariants.crashes import crash_of, is_crash
 from ddp_invariants.invariants.rule import Unjudged
 from ddp_invariants.oracle import balls
 from ddp_invariants.oracle import training as oracle
@@ -41,11 +42,13 @@ class RecordedTraining:
         """The reason why the ranks did not finish the case; empty if they did."""
         if self.incident is not None:
             return f"the run {self.incident.kind}"
+        crashed = crash_of(self.evidence) is not None
         for rank, evidence in enumerate(self.evidence.ranks):
-            if evidence.raised is not None:
-                error = evidence.raised
+            error = evidence.raised
+            if error is not None and (is_crash(error) or not crashed):
+                verb = "crashed with" if crashed else "raised"
                 return (
-                    f"rank {rank} raised {error.type} in {error.phase} of step "
+                    f"rank {rank} {verb} {error.type} in {error.phase} of step "
                     f"{error.step}: {error.message}"
                 )
         silent = [rank for rank, each in enumerate(self.evidence.ranks) if not each.answered]

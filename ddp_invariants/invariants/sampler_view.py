@@ -10,6 +10,7 @@ from typing import Any
 
 from ddp_invariants.cases.shard_case import ENOUGH, ShardCase
 from ddp_invariants.implementation.declarations import SamplerDeclarations
+from ddp_invariants.invariants.crashes import is_crash, read
 from ddp_invariants.invariants.dealing import total_of
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
@@ -69,8 +70,9 @@ class ShardView:
         if raised is not None and self.case.data.samples == 0 and raised["phase"] == "construction":
             raise NotAbout("the sampler refuses an empty dataset, which is allowed")
         if raised is not None:
+            verb = "crashed with" if is_crash(read(raised)) else "raised"
             raise Unjudged(
-                f"the sampler raised {raised['type']} in {raised['phase']}: {raised['message']}"
+                f"the sampler {verb} {raised['type']} in {raised['phase']}: {raised['message']}"
             )
         return self.evidence.answers[0]
 

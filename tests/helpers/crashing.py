@@ -90,4 +90,31 @@ class ForgetsADtype(DistributedDataParallel):
         return super().forward(*args, **kwargs)
 
 
+class CrashesAfterAnException(DistributedDataParallel):
+    """The reference, but a forward that raises leaves a state that the next forward cannot read."""
+
+    _inputs: Any = ()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module; the inputs are forgotten only if it returns."""
+        self.after_an_exception()
+        self._inputs = None
+        outputs = super().forward(*args, **kwargs)
+        self._inputs = ()
+        return outputs
+
+    def after_an_exception(self) -> None:
+        """Ask for the number of the last inputs."""
+        self._number = self._inputs.index
+
+
+class RefusesAfterAnException(CrashesAfterAnException):
+    """The same, but it says that it cannot go on."""
+
+    def after_an_exception(self) -> None:
+        """Raise after an exception."""
+        if self._inputs is None:
+            raise RuntimeError("the last forward raised: make a new wrapper")
+
+
 _BYTES = {torch.float32: 4, torch.bfloat16: 2, torch.float16: 2, torch.complex64: 8}

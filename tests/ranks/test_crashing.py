@@ -76,3 +76,33 @@ def test_a_wrapper_that_crashes_on_a_dtype_is_violated(pool: Pool, tmp_path: Pat
     with pytest.raises(Violation, match=r"KeyError: torch\.float64") as caught:
         trial.certify("GRAD-2")
     assert caught.value.failure.rule == "LIVE-1"
+    assert not any(" raised " in reason for reason in trial.ledger["GRAD-2"].unjudged)
+
+
+def test_a_crash_after_an_injected_exception_is_no_refusal(pool: Pool, tmp_path: Path) -> None:
+    """The program catches the injected exception; the crash in the next forward is the wrapper's."""
+    ddp = Ddp(f"{CRASHING}:CrashesAfterAnException")
+    standings, trial = _standings(pool, ddp, Sampler(), tmp_path)
+    assert standings["forward_error"] is Standing.CRASHED
+    assert standings["backward_error"] is Standing.RIGHT
+    with pytest.raises(Violation) as caught:
+        trial.certify("LIVE-2")
+    failure = caught.value.failure
+    assert (failure.rule, failure.fact) == (
+        "LIVE-1",
+        "the implementation crashes, which is no refusal",
+    )
+    assert failure.got.startswith("AttributeError: 'NoneType' object has no attribute 'index'")
+    assert "crashing.py" in failure.notes
+    assert str(caught.value).startswith(f"LIVE-1 violated by {ddp} (seen while LIVE-2 was tested):")
+    reasons = [*trial.ledger["LIVE-2"].unjudged]
+    assert any(reason.startswith("rank 0 crashed with AttributeError in ") for reason in reasons)
+    assert not any(" raised " in reason for reason in reasons)
+
+
+def test_a_wrapper_may_refuse_to_go_on_after_an_exception(pool: Pool, tmp_path: Path) -> None:
+    """A `raise` statement in the step after an exception is a refusal, as before."""
+    ddp = Ddp(f"{CRASHING}:RefusesAfterAnException")
+    standings, _ = _standings(pool, ddp, Sampler(), tmp_path)
+    assert standings["forward_error"] is Standing.REFUSED
+    assert standings["backward_error"] is Standing.RIGHT
