@@ -284,6 +284,21 @@ CAPABILITIES |= {
 }
 """The capabilities that an implementation may claim or not claim, by name."""
 
+NEIGHBOURS: dict[str, str] = {
+    "few": "fewer parameters than ranks",
+    "unused": "some parameters unused",
+    "unreached": "all parameters of a rank unused",
+}
+"""Words for the capabilities whose names do not say how they differ, for lists of names.
+
+The names stay as they are, because users have declared them in files.
+"""
+
+
+def in_list(name: str) -> str:
+    """Return the name of a capability as a list of names shows it."""
+    return f"{name} ({NEIGHBOURS[name]})" if name in NEIGHBOURS else name
+
 
 def declare(kind: type[Declared], plain: Mapping[str, Any]) -> Declared:
     """Make declarations from plain data, as in a `declares` attribute or a TOML table.

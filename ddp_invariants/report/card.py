@@ -13,6 +13,7 @@ from ddp_invariants.cases.case import LARGEST_WORLD_SIZE
 from ddp_invariants.cases.fields import Strict
 from ddp_invariants.cases.levels import LEVELS, Level
 from ddp_invariants.discovery.result import Discovery
+from ddp_invariants.implementation.declarations import NEIGHBOURS
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.report.accounts import RuleAccount, accounts
 from ddp_invariants.search.ledger import Ledger
@@ -184,7 +185,7 @@ def _told(broken: Broken) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    return " with ".join(name.replace("_", " ") for name in names)
+    return " with ".join(NEIGHBOURS.get(name, name.replace("_", " ")) for name in names)
 
 
 def _rules(rules: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """The text of a session and of a replay, for the terminal."""
 
+import textwrap
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from ddp_invariants.implementation.declarations import (
     CAPABILITIES,
     Declarations,
     SamplerDeclarations,
+    in_list,
     to_toml,
 )
 from ddp_invariants.records.verdict import Outcome, Replayed
@@ -18,6 +20,7 @@ from ddp_invariants.report.certificate.certificate import left_out
 from ddp_invariants.search.ledger import Entry, Ledger
 from ddp_invariants.search.messages import _WIDTH, exhausted, explored, violation
 from ddp_invariants.search.messages import labelled as _field
+from ddp_invariants.search.places import REAL_WORLD_SIZE
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -182,15 +185,34 @@ def _cases(ledger: Ledger) -> list[str]:
     if ledger.schedules:
         lines.append(explored(ledger.schedules))
     if ledger.not_simulated:
-        lines.append(
-            f"{'no longer simulated' if simulated else 'not simulated'}: {ledger.not_simulated}"
-        )
+        lines += _not_simulated(ledger.not_simulated, at_first=bool(simulated))
     if ledger.unreal:
         listed = "; ".join(f"{case} ({rules})" for case, rules in list(ledger.unreal.items())[:3])
         lines.append(
             f"{len(ledger.unreal)} cases failed only in the simulation, and do not count: " + listed
         )
     return lines
+
+
+def _not_simulated(reason: str, *, at_first: bool) -> list[str]:
+    """Return why cases ran on real ranks alone, and what follows for the user.
+
+    Args:
+        reason: The reason.
+        at_first: True if cases were simulated at first.
+    """
+    head, which, unless = (
+        ("no longer simulated", "all further cases", "")
+        if at_first
+        else ("not simulated", "all cases", " unless --max-world-size says otherwise")
+    )
+    text = (
+        f"{head}: {reason}. So {which} ran on real ranks: they take longer, and have at most "
+        f"{REAL_WORLD_SIZE} ranks{unless}"
+    )
+    return textwrap.wrap(
+        text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def table_lines(table: "Table") -> list[str]:
@@ -270,7 +292,7 @@ def capabilities(discovery: Discovery) -> str:
     ]
     for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
         names = [
-            probe.capability
+            in_list(probe.capability)
             for probe in probed
             if probe.standing is standing and not probe.declared
         ]

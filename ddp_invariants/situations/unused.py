@@ -138,7 +138,7 @@ class UnusedLayers(Situation):
                 _reached,
                 replace(BASE, steps=3, situations=(cls(every),)),
                 after="unused",
-                words="a rank whose loss reaches no parameter at a step",
+                words="a rank that uses none of its parameters at a step: its loss reaches none",
             ),
         }
 

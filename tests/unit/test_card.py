@@ -91,8 +91,8 @@ def test_what_the_same_subject_breaks_is_told_once() -> None:
         )
     )
     assert headline(levels) == (
-        "CORE certified; extended violated: strided (INIT-1, PARAM-1), never zeroed with unused "
-        "(GRAD-9), COMM-4; robust violated: SHARD-7"
+        "CORE certified; extended violated: strided (INIT-1, PARAM-1), never zeroed with some "
+        "parameters unused (GRAD-9), COMM-4; robust violated: SHARD-7"
     )
     assert "COMM-4 (the gradient is not the mean)" in words(levels[1])
 

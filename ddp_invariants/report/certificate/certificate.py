@@ -13,6 +13,7 @@ from typing import Literal
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.fields import Strict
+from ddp_invariants.implementation.declarations import in_list
 from ddp_invariants.invariants.diagnosis.excerpts import Example
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.report.accounts import RuleAccount, RuleVerdict
@@ -260,7 +261,7 @@ def left_out(standings: Iterable[tuple[str, str]]) -> str:
     names: dict[str, list[str]] = {reason: [] for reason in reasons}
     for name, standing in standings:
         if standing in names:
-            names[standing].append(name)
+            names[standing].append(in_list(name))
     return "; ".join(
         f"{reason}: "
         + (", ".join(listed) if len(listed) <= MOST_NAMES else f"{len(listed)} capabilities")
