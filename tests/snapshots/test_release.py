@@ -1,5 +1,6 @@
 """The release: its workflow, the changelog and its files."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 import ddp_invariants
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))  # A folder of scripts, which is no package.
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
 JOBS: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]
 VERSION = ddp_invariants.__version__
@@ -96,3 +98,10 @@ def test_issue_forms_are_whole() -> None:
     for form in forms:
         assert {"name", "description", "body"} <= form.keys()
         assert all(part["id"] and part["attributes"]["label"] for part in form["body"])
+
+
+def test_the_matrix_of_versions_runs_tests_that_exist() -> None:
+    """A test that is renamed is renamed in the matrix, too, which runs too long to be tested."""
+    tests = importlib.import_module("matrix").TESTS
+    for path, _, name in (test.partition("::") for test in tests):
+        assert f"def {name or 'test_'}" in (ROOT / path).read_text(encoding="utf-8"), (path, name)
