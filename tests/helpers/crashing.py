@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from ddp_invariants.reference.ddp import DistributedDataParallel
 
@@ -58,6 +58,14 @@ class LosesALine(Right):
         self, dataset: Any, num_replicas: int, rank: int, shuffle: bool = True, seed: int = 0
     ) -> None:
         super().__init__(dataset, num_replicas, rank, shuffle, seed)
+        del self.epoch
+
+
+class LosesALineOfTorchs(DistributedSampler[int]):
+    """Torch's own sampler, without the line that sets the epoch at first."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         del self.epoch
 
 

@@ -33,6 +33,17 @@ class _OneTensor:
         """Take no keyword."""
 
 
+class _Inherits(torch.utils.data.DistributedSampler[int]):
+    """A right subclass of a library's class; a test takes an attribute away from it."""
+
+
+def _lost(name: str) -> None:
+    dataset = torch.utils.data.TensorDataset(torch.arange(4))
+    sampler = _Inherits(dataset, num_replicas=2, rank=0)
+    delattr(sampler, name)
+    next(iter(sampler))
+
+
 class _Delegates:
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -61,6 +72,7 @@ CRASHES: dict[str, Callable[[], object]] = {
     "name": lambda: undefined,  # type: ignore[name-defined]  # noqa: F821 - the fault
     "attribute": lambda: object().missing,  # type: ignore[attr-defined]  # the fault
     "attribute of a module": lambda: torch.nn.Linear(1, 1).missing,
+    "attribute in a method of a base class": lambda: _lost("epoch"),
     "index": lambda: _NOTHING[1],
     "key": lambda: _NO_NAMES["absent"],
     "division": lambda: 1 // 0,

@@ -1,11 +1,12 @@
 """The origin of an exception: the owner of the code that it came out of, and the instruction."""
 
 import dis
+import sys
 import sysconfig
 import traceback
 from functools import cache
 from pathlib import Path
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -49,19 +50,37 @@ def origin(error: BaseException) -> dict[str, Any]:
     Returns:
         `kinds` (the names of its class and of its bases), `instruction` (the name of the
         interpreter's instruction in the innermost frame), `innermost` (the owner of that frame),
-        and `caller` (the owner of the innermost frame outside all libraries).
+        and `caller` (the owner of the innermost frame outside all libraries). A method that an
+        implementation inherits from a library has that implementation for its caller.
     """
-    frames = list(traceback.walk_tb(error.__traceback__))
     # The origin is the code that asks for an attribute, not the method that looks it up.
-    codes = [frame.f_code for frame, _ in frames if frame.f_code.co_name not in _LOOKUPS]
-    owners = [_owner(code.co_filename) for code in codes]
+    frames = [
+        frame
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_name not in _LOOKUPS
+    ]
+    owners = [_owner(frame.f_code.co_filename) for frame in frames]
+    callers = [
+        "implementation" if owner == "library" and _is_inherited(frame) else owner
+        for owner, frame in zip(owners, frames, strict=True)
+    ]
     last = _last(error.__traceback__)
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__],
         "instruction": "" if last is None else _instruction(last.tb_frame.f_code, last.tb_lasti),
         "innermost": owners[-1] if owners else "",
-        "caller": next((owner for owner in reversed(owners) if owner != "library"), ""),
+        "caller": next((owner for owner in reversed(callers) if owner != "library"), ""),
     }
+
+
+def _is_inherited(frame: FrameType) -> bool:
+    """Return whether a frame of a library runs a method of an implementation's object."""
+    code = frame.f_code
+    if not code.co_argcount:
+        return False
+    kind = type(frame.f_locals.get(code.co_varnames[0]))
+    file = getattr(sys.modules.get(str(kind.__module__)), "__file__", None)
+    return isinstance(file, str) and _owner(file) == "implementation"
 
 
 def _last(entry: TracebackType | None) -> TracebackType | None:
