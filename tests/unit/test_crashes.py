@@ -1,5 +1,7 @@
 """Tests of the difference between a refusal and a crash, on exceptions that are raised here."""
 
+import io
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,6 +9,7 @@ import pytest
 import torch
 
 from ddp_invariants.invariants.crashes import crash, is_crash, read
+from ddp_invariants.ranks.training.origins import _is_inherited
 from ddp_invariants.ranks.training.recorder import exception_data
 from ddp_invariants.records.evidence import RaisedError
 from ddp_invariants.reference.sampler import DistributedSampler
@@ -37,10 +40,17 @@ class _Inherits(torch.utils.data.DistributedSampler[int]):
     """A right subclass of a library's class; a test takes an attribute away from it."""
 
 
-def _lost(name: str) -> None:
+def _saved() -> None:
+    class Local(torch.nn.Linear):
+        """A class that nothing can save, because it has no name in its module."""
+
+    torch.save(Local(1, 1), io.BytesIO())
+
+
+def _loses_its_epoch() -> None:
     dataset = torch.utils.data.TensorDataset(torch.arange(4))
     sampler = _Inherits(dataset, num_replicas=2, rank=0)
-    delattr(sampler, name)
+    del sampler.epoch
     next(iter(sampler))
 
 
@@ -72,7 +82,7 @@ CRASHES: dict[str, Callable[[], object]] = {
     "name": lambda: undefined,  # type: ignore[name-defined]  # noqa: F821 - the fault
     "attribute": lambda: object().missing,  # type: ignore[attr-defined]  # the fault
     "attribute of a module": lambda: torch.nn.Linear(1, 1).missing,
-    "attribute in a method of a base class": lambda: _lost("epoch"),
+    "attribute in a method of a base class": _loses_its_epoch,
     "index": lambda: _NOTHING[1],
     "key": lambda: _NO_NAMES["absent"],
     "division": lambda: 1 // 0,
@@ -123,3 +133,14 @@ def test_an_attribute_that_the_suite_asks_for_is_no_crash() -> None:
 def test_an_exception_of_an_older_file_is_no_crash() -> None:
     """An exception without an origin, as older files hold it, is no crash."""
     assert not is_crash(RaisedError("wrap", 0, "NameError", "x", ""))
+
+
+@pytest.mark.parametrize(("function", "is_inherited"), [(_loses_its_epoch, True), (_saved, False)])
+def test_a_function_of_a_library_is_no_inherited_method(
+    function: Callable[[], object], *, is_inherited: bool
+) -> None:
+    """The suite itself hands objects to functions such as `torch.save`, which may refuse them."""
+    with pytest.raises(AttributeError) as raised:
+        function()
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert any(map(_is_inherited, frames[2:])) is is_inherited

@@ -74,11 +74,17 @@ def origin(error: BaseException) -> dict[str, Any]:
 
 
 def _is_inherited(frame: FrameType) -> bool:
-    """Return whether a frame of a library runs a method of an implementation's object."""
+    """Return whether a frame of a library runs a method of an implementation's object.
+
+    A function that only takes the object, such as `copy.deepcopy`, is none.
+    """
     code = frame.f_code
     if not code.co_argcount:
         return False
     kind = type(frame.f_locals.get(code.co_varnames[0]))
+    methods = (vars(base).get(code.co_name) for base in kind.__mro__)
+    if not any(getattr(method, "__code__", None) is code for method in methods):
+        return False
     file = getattr(sys.modules.get(str(kind.__module__)), "__file__", None)
     return isinstance(file, str) and _owner(file) == "implementation"
 
