@@ -76,25 +76,36 @@ def pytest_configure(config: pytest.Config) -> None:
     ending.heed_interrupts()
     config.pluginmanager.register(_Listener(config))
     try:
-        options.read_numbers(config)
-        if getattr(config, "workerinput", None) is None:
-            options.check(config)
-        else:
-            ending.end_with_main_process()
-        session = SessionState(config)
-        try:
-            if not session.is_worker:
-                session.begin()
-        except BaseException:
-            session.close()
-            raise
-        config.stash[STATE] = session
+        session = _begun(config)
         first = session.shared.get("first", "")  # There is none if nothing is run.
         config.pluginmanager.register(FailureLimit(config, first))
         if session.monitor is not None:
             config.pluginmanager.register(Announcer(config, session.monitor))
     except UNUSABLE_INPUT as error:
         pytest.exit(f"ddp-invariants: {error}", returncode=unusable(error))
+
+
+def _begun(config: pytest.Config) -> SessionState:
+    """Begin the session of this process.
+
+    Raises:
+        LoadFailure: The implementation cannot be tested.
+        HarnessError: The harness failed.
+    """
+    options.read_numbers(config)
+    if getattr(config, "workerinput", None) is None:
+        options.check(config)
+    else:
+        ending.end_with_main_process()
+    session = SessionState(config)
+    try:
+        if not session.is_worker:
+            session.begin()
+    except BaseException:
+        session.close()
+        raise
+    config.stash[STATE] = session
+    return session
 
 
 class _Listener:
@@ -382,8 +393,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(scope="session")
 def ranks(request: pytest.FixtureRequest) -> Generator[Ranks, None, None]:
-    """Give a test the ranks of this process, and have `cases_of` draw for the session."""
-    session: SessionState = request.config.stash[STATE]
+    """Give a test the ranks of this process, and have `cases_of` draw for the session.
+
+    HypoFuzz has pytest collect the tests only, and then runs them itself. So the session begins
+    with the first test that asks for ranks, and its processes end with this process.
+    """
+    config = request.config
+    session = config.stash[STATE] if STATE in config.stash else _begun(config)
     trial = session.start_trial()
     with drawn_from(trial.source):
         yield Ranks(trial)

@@ -8,6 +8,7 @@ import pytest
 
 from conftest import Session
 from ddp_invariants.cases.levels import LEVELS
+from ddp_invariants.invariants import SHIPPED
 from ddp_invariants.records import history
 
 HALVES = "ddp_invariants.faults.bucketed:DividesByTwo"
@@ -109,6 +110,16 @@ def test_a_test_that_names_no_rule_runs_as_hypothesis_runs_it(session: Session, 
     assert "1 failed, 1 passed" in done.stdout
     assert "AssertionError: it has epochs" in done.stdout
     assert "case=ShardCase(" in done.stdout
+
+
+def test_a_fuzzer_that_collects_the_properties_can_run_them(session: Session) -> None:
+    """HypoFuzz does this: pytest only collects, and the fuzzer sets up the fixtures and draws."""
+    done = session("tests.helpers.fuzzer", "properties/", "--seed=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"\ncollected {len(SHIPPED)}\n" in done.stdout
+    judged = re.search(r"^judged (\d+) cases of test_shard1_", done.stdout, re.MULTILINE)
+    assert judged is not None
+    assert int(judged[1]) >= 5
 
 
 def test_a_strategy_drawn_outside_a_session_says_so(session: Session, own: Path) -> None:
