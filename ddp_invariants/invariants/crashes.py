@@ -29,6 +29,21 @@ _REMEDY = (
     "unsupported.\nThe traceback ends:"
 )
 _RAISED = "RAISE_VARARGS"
+_BY_MISTAKE = frozenset({"UnicodeError", "FileNotFoundError", "EOFError", "BufferError"})
+"""Bases of exceptions that are no refusal without a `raise` statement."""
+_PYTHONS = (
+    "invalid literal for int()",
+    "could not convert string to float",
+    "is not in list",
+    "x not in list",
+    "is an empty sequence",
+    "argument is empty",
+    "substring not found",
+    "math domain error",
+)
+"""Words of ValueErrors that Python's own functions raise, which know of nothing to refuse."""
+_STOPPED = "generator raised StopIteration"
+"""The message of the RuntimeError that Python makes of a StopIteration in a generator."""
 _REFUSING = (
     "unsupported ScalarType",
     "can't convert",
@@ -47,14 +62,18 @@ def is_crash(error: RaisedError) -> bool:
         return True
     if error.innermost != "implementation":
         return False
-    if "AssertionError" in kinds:
+    if "AssertionError" in kinds or error.message == _STOPPED:
         return True
     if error.instruction == _RAISED:
         return False
+    if kinds & _BY_MISTAKE:
+        return True
     if "TypeError" in kinds:
         return not any(words in error.message for words in _REFUSING)
     # Other ValueErrors without a `raise` statement come from compiled code, which may refuse.
-    return "ValueError" in kinds and error.instruction.startswith("UNPACK_")
+    return "ValueError" in kinds and (
+        error.instruction.startswith("UNPACK_") or any(words in error.message for words in _PYTHONS)
+    )
 
 
 def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | None:

@@ -69,6 +69,15 @@ class LosesALineOfTorchs(DistributedSampler[int]):
         del self.epoch
 
 
+class EndsEarly(Right):
+    """A generator that takes one value too many from another one, where padding is needed."""
+
+    def __iter__(self) -> Iterator[int]:
+        whole = super().__iter__()
+        for _ in range(len(self) + bool(self.samples % self.world_size)):
+            yield next(whole)
+
+
 class Asserts(Right):
     """An assertion instead of padding."""
 

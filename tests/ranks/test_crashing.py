@@ -34,6 +34,7 @@ def _standings(
         ("ForgetsAName", "shuffle", "SHARD-1", "LIVE-1", "NameError: name 'shuffled'"),
         ("LosesALine", "unset_epoch", "SHARD-4", "SHARD-4", "AttributeError: "),
         ("LosesALineOfTorchs", "unset_epoch", "SHARD-4", "SHARD-4", "AttributeError: "),
+        ("EndsEarly", "uneven", "SHARD-1", "LIVE-1", "RuntimeError: generator raised StopIt"),
         ("Asserts", "uneven", "SHARD-1", "LIVE-1", "AssertionError: "),
     ],
 )

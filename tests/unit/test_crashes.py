@@ -1,8 +1,9 @@
 """Tests of the difference between a refusal and a crash, on exceptions that are raised here."""
 
 import io
+import os
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -22,6 +23,13 @@ def _raised(function: Callable[[], object]) -> RaisedError:
     except BaseException as error:  # noqa: BLE001 - any exception is the subject
         return read(exception_data(error, "iteration", 0))
     raise AssertionError("nothing was raised")
+
+
+def _refuses_an_end() -> None:
+    try:
+        next(iter(_NOTHING))
+    except StopIteration as end:
+        raise TypeError("an empty dataset is not supported") from end
 
 
 def _refuses(error: BaseException) -> Callable[[], object]:
@@ -67,6 +75,10 @@ def _asserts() -> None:
     assert _NOTHING, "no values"
 
 
+def _stops() -> Iterator[int]:
+    yield next(iter(_NOTHING))
+
+
 def _unpacks() -> None:
     _first, _second = (1,)  # type: ignore[misc]  # the fault
 
@@ -90,6 +102,12 @@ CRASHES: dict[str, Callable[[], object]] = {
     "too few arguments": lambda: DistributedSampler(range(2), rank=0, size=1),  # type: ignore[call-arg]  # the fault
     "operands": lambda: None + 1,  # type: ignore[operator]  # the fault
     "unpacking": _unpacks,
+    "end of an iterator": lambda: list(_stops()),
+    "number": lambda: int("x"),
+    "least of nothing": lambda: min(_NOTHING),
+    "place in a list": lambda: [1].index(2),
+    "text": lambda: b"\xff".decode("ascii"),
+    "file": lambda: os.remove("/nowhere/at/all"),  # noqa: PTH107 - Path's own code would raise
 }
 REFUSALS: dict[str, Callable[[], object]] = {
     "value": _refuses(ValueError("not divisible")),
@@ -98,6 +116,8 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "runtime": _refuses(RuntimeError("a group is needed")),
     "of its own": _refuses(type("Unsupported", (Exception,), {})("a dtype")),
     "after a lookup": _again,
+    "after an end": _refuses_an_end,
+    "a missing file": _refuses(FileNotFoundError("no checkpoint")),
     "compiled code": lambda: torch.Generator().manual_seed(2**70),
     "a form of call": lambda: _OneTensor.forward(_OneTensor(), mode=1),  # type: ignore[call-arg]  # the fault
     "a dtype": lambda: torch.zeros(1, dtype=torch.bfloat16).numpy(),

@@ -44,6 +44,15 @@ def _owner(filename: str) -> str:
     return "library" if standard else "implementation"
 
 
+def first(error: BaseException) -> BaseException:
+    """Return the exception whose traceback shows the origin of an exception.
+
+    Python makes a RuntimeError of a StopIteration in a generator, without the generator's frame.
+    """
+    made_by_python = error.args == ("generator raised StopIteration",)
+    return error.__cause__ if made_by_python and error.__cause__ is not None else error
+
+
 def origin(error: BaseException) -> dict[str, Any]:
     """Return the origin of an exception as plain data.
 
@@ -56,7 +65,7 @@ def origin(error: BaseException) -> dict[str, Any]:
     # The origin is the code that asks for an attribute, not the method that looks it up.
     frames = [
         frame
-        for frame, _ in traceback.walk_tb(error.__traceback__)
+        for frame, _ in traceback.walk_tb(first(error).__traceback__)
         if frame.f_code.co_name not in _LOOKUPS
     ]
     owners = [_owner(frame.f_code.co_filename) for frame in frames]
@@ -64,7 +73,7 @@ def origin(error: BaseException) -> dict[str, Any]:
         "implementation" if owner == "library" and _is_inherited(frame) else owner
         for owner, frame in zip(owners, frames, strict=True)
     ]
-    last = _last(error.__traceback__)
+    last = _last(first(error).__traceback__)
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__],
         "instruction": "" if last is None else _instruction(last.tb_frame.f_code, last.tb_lasti),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ddp_invariants.ranks.training.origins import origin
+from ddp_invariants.ranks.training.origins import first, origin
 
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
@@ -147,6 +147,6 @@ def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any
         "step": step,
         "type": type(error).__name__,
         "message": message[:2000],
-        "traceback": "".join(traceback.format_tb(error.__traceback__))[-4000:],
+        "traceback": "".join(traceback.format_tb(first(error).__traceback__))[-4000:],
         **origin(error),
     }
