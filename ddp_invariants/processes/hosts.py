@@ -16,6 +16,8 @@ import threading
 from pathlib import Path
 from typing import IO, Self
 
+from ddp_invariants.errors import HarnessError
+
 HASH_SEEDS = ("1", "2")
 LOOPBACK = "lo"
 """The interface on which ranks of one machine meet, so that no name has to resolve."""
@@ -86,6 +88,18 @@ class Hosts:
         self.close()
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        HarnessError: The system allows no more threads.
+    """
+    try:
+        thread.start()
+    except RuntimeError:
+        raise HarnessError("the system allows no more threads (is `ulimit -u` too low?)") from None
+
+
 class _Host:
     """A fork server and the thread that starts it anew when it is lost.
 
@@ -113,7 +127,11 @@ class _Host:
         self._ends, self._lock = False, threading.Lock()
         self.process = self._started()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
-        self._watcher.start()
+        try:
+            start_thread(self._watcher)
+        except HarnessError:
+            self.process.kill()
+            raise
 
     def terminate(self) -> None:
         """Tell the process to end, for good."""

@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, TextIO
 
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.processes.hosts import start_thread
 from ddp_invariants.search.ledger import Ledger
 
 EVERY = 0.5
@@ -105,7 +106,7 @@ class Listener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind("\0" + self.address)
         self._thread = threading.Thread(target=self._listen, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def key(self, name: str) -> str:
         """Return the key with which a worker signs its messages."""

@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from conftest import Session, serving
-from ddp_invariants.errors import CERTIFIED, UNWRITTEN, USAGE, VIOLATED
+from conftest import ROOT, Session, serving
+from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, UNWRITTEN, USAGE, VIOLATED
 
 IS_ROOT, NOBODY = os.getuid() == 0, 65534
 OVERRIDING = "-dac_override,-dac_read_search,-fowner"
@@ -214,6 +215,30 @@ def test_a_user_without_a_home_or_a_folder_to_write_to_gets_a_verdict(
     )
     require_judged(done, sampler)
     assert [*here.iterdir(), *temporary.iterdir()] == []
+
+
+@pytest.mark.parametrize("processes", [2, 6])
+def test_a_limit_of_processes_ends_a_session_without_a_verdict(
+    tmp_path: Path, processes: int
+) -> None:
+    """Too few processes or threads are told in one sentence; the limit does not bind root."""
+    if not IS_ROOT or permits(AS_NOBODY):
+        pytest.skip("the limit counts all processes of this user")
+    command = [sys.executable, "-m", "ddp_invariants", *SESSION, "torch"]
+    done = subprocess.run(
+        [*AS_NOBODY, "bash", "-c", f'ulimit -u {processes}; exec "$@"', "bash", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == INCONCLUSIVE, done.stdout + done.stderr
+    (told,) = sentences(done.stdout + done.stderr)
+    assert re.search("no more (threads|processes)|temporarily unavailable", told), told
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
 def require_judged(done: "subprocess.CompletedProcess[str]", sampler: str) -> None:

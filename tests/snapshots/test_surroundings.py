@@ -114,7 +114,7 @@ def test_a_poor_environment_changes_no_verdict(tmp_path: Path, environment: dict
     assert ".json" in refused.stderr
 
 
-@pytest.mark.parametrize("limit", ["-n 12", "-n 20", "-f 0"])
+@pytest.mark.parametrize("limit", ["-n 12", "-n 20", "-f 0", "-v 600000"])
 def test_limits_of_the_system_end_a_session_without_a_verdict(tmp_path: Path, limit: str) -> None:
     """Too few files, or none that may grow, are told in one sentence, and accuse nobody."""
     certify = f"certify -n 0 --profile quick -k shard1 --certificate {tmp_path}/it.json"
