@@ -47,7 +47,10 @@ def test_temporary_files_are_removed_with_those_of_other_programs_unless_a_test_
         f"    subprocess.run(['mktemp', '-d'], check=True)\n    assert {passes}\n"
     )
     folder = tmp_path / "temporary"
+    (folder / "ddp-invariants-tests-of-last-week").mkdir()
+    os.utime(folder / "ddp-invariants-tests-of-last-week", (0, 0))
     ended = under_pytest(tmp_path, "temporary", test, TMPDIR=str(folder))
     assert ended.returncode == (0 if passes else 1), ended.stdout
     kept = [path for path in folder.rglob("*") if path.is_dir()]
     assert len(kept) >= 4 if not passes else kept == []
+    assert not (folder / "ddp-invariants-tests-of-last-week").exists()
