@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 _FOLDER = pytest.StashKey[Path]()
+_FAILED = pytest.StashKey[bool]()
 _PREFIX = "ddp-invariants-tests-"
 _KEPT = 24 * 3600.0
 """Seconds for which the folder of a session stays that failed, or was killed."""
@@ -33,13 +34,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Keep the folder of a session that has failed."""
-    if exitstatus and _FOLDER in session.config.stash:
-        del session.config.stash[_FOLDER]
+    """Note whether the session has failed."""
+    session.config.stash[_FAILED] = bool(exitstatus)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the folder."""
-    if _FOLDER in config.stash:
+    """Remove the folder; after a failure only if it is empty."""
+    if _FOLDER not in config.stash:
+        return
+    if config.stash.get(_FAILED, False):
+        with contextlib.suppress(OSError):
+            config.stash[_FOLDER].rmdir()
+    else:
         shutil.rmtree(config.stash[_FOLDER], ignore_errors=True)

@@ -54,3 +54,12 @@ def test_temporary_files_are_removed_with_those_of_other_programs_unless_a_test_
     kept = [path for path in folder.rglob("*") if path.is_dir()]
     assert len(kept) >= 4 if not passes else kept == []
     assert not (folder / "ddp-invariants-tests-of-last-week").exists()
+
+
+def test_a_session_that_fails_without_a_file_leaves_no_folder(tmp_path: Path) -> None:
+    """An empty folder explains no failure."""
+    (tmp_path / "temporary").mkdir()
+    test = "def test_fails():\n    assert False\n"
+    ended = under_pytest(tmp_path, "temporary", test, TMPDIR=str(tmp_path / "temporary"))
+    assert ended.returncode == 1
+    assert [*(tmp_path / "temporary").iterdir()] == []
