@@ -7,6 +7,7 @@ this. In the other processes pytest only serves ranks to rank 0 (`processes/job.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -95,6 +96,8 @@ def _begun(config: pytest.Config) -> SessionState:
     options.read_numbers(config)
     if getattr(config, "workerinput", None) is None:
         options.check(config)
+        # The end of a time limit shows all findings so far, as Ctrl-C does.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     else:
         ending.end_with_main_process()
     session = SessionState(config)

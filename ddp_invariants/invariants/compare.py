@@ -213,7 +213,7 @@ def outside(
     got, expected = numbers(values_P[first], ball.centre[first])
     words = (
         f"{got} at {place}, expected {expected}; "
-        f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ, at most "
+        f"{int(wrong[inside].sum())} of {slot.numbers} {_counted(slot)} differ by up to "
         f"{largest:.2g} ({allowed:.2g} "
         f"allowed{', since this arithmetic is exact' if allowed == 0 else ''})"
     )

@@ -230,7 +230,7 @@ TWICE = "a layer called twice"
 PENALTY = "a penalty on gradients by the inputs"
 CHECKPOINTS = {
     "plain": "a layer computed again in backward",
-    "reentrant": "a backward within backward",
+    "reentrant": "reentrant checkpoints",
 }
 
 

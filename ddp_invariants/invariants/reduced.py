@@ -128,7 +128,7 @@ def mean_with(view: EvidenceView, tally: Tally, rule: str, met: set[str]) -> Fai
             view,
             tally,
             rule,
-            f"with {' and '.join(sorted(met))} the gradient is not the mean of the "
+            f"with {' and '.join(sorted(met))}, the gradient is not the mean of the "
             "ranks' local gradients",
             step,
         )

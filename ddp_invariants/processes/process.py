@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import time
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from ddp_invariants.records.trace import WORDS_SIZE, LastCalls, LastWords
 
 _OUTPUT_KEPT = 8000
 """Bytes kept of a rank's printed output, and of its stacks."""
+_EXTENSIONS = re.compile(rb"^Extension modules: .*$", re.MULTILINE)
+"""The names of compiled modules, which Python writes below the stacks of a crash."""
 _PIPE = 1 << 16
 _GONE = (
     "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
@@ -255,7 +258,7 @@ class Process:
         stacks = os.pread(self.stacks.fileno(), _OUTPUT_KEPT, 0)
         return "\n".join(
             text
-            for piece in (stacks, self.tail)
+            for piece in (_EXTENSIONS.sub(b"", stacks), self.tail)
             if (text := piece.decode(errors="replace").strip("\0\n "))
         )
 

@@ -207,10 +207,10 @@ def words(account: LevelAccount) -> str:
     parts = [", ".join(map(_told, account.broken))] if account.broken else []
     if account.unsettled:
         parts.append(f"no verdict on {_rules(account.unsettled)}")
-    whole = _whole(account)
-    if whole:
+    held = ", ".join(filter(None, (*_whole(account), _rules(_parts(account)))))
+    if held:
         parts.append(
-            f"{', '.join(whole)} hold for {SUBJECTS[account.level]}, each rule in "
+            f"{held} hold for {SUBJECTS[account.level]}, each rule in "
             f"{account.cases:,} cases or more"
         )
     if account.untested:
@@ -219,8 +219,20 @@ def words(account: LevelAccount) -> str:
 
 
 def _whole(account: LevelAccount) -> list[str]:
-    """Return the invariants all of whose tested rules hold."""
-    open_rules = [*account.unsettled, *(rule for each in account.broken for rule in each.rules)]
-    failing = {invariant_of(rule) for rule in open_rules}
+    """Return the invariants all of whose rules hold."""
+    failing = {invariant_of(rule) for rule in _open(account)}
+    untested = {invariant_of(rule) for rule in account.untested}
     held = dict.fromkeys(invariant_of(rule) for rule in account.holds)
-    return [invariant for invariant in held if invariant not in failing]
+    return [invariant for invariant in held if invariant not in failing | untested]
+
+
+def _parts(account: LevelAccount) -> list[str]:
+    """Return the rules that hold of invariants with other rules that were not tested."""
+    failing = {invariant_of(rule) for rule in _open(account)}
+    partly = {invariant_of(rule) for rule in account.untested} - failing
+    return [rule for rule in account.holds if invariant_of(rule) in partly]
+
+
+def _open(account: LevelAccount) -> list[str]:
+    """Return the rules that are violated, or have no verdict."""
+    return [*account.unsettled, *(rule for each in account.broken for rule in each.rules)]

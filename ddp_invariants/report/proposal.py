@@ -1,6 +1,6 @@
 """Proposed declarations: capabilities that an implementation lacks, and limits for its users."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,6 +10,7 @@ from ddp_invariants.discovery.lacking import NEVER
 from ddp_invariants.discovery.required import SAMPLING
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.report.card import Broken, LevelAccount
 
 Side = Literal["ddp", "sampler"]
@@ -33,14 +34,15 @@ class Proposed:
     def never(self) -> str:
         """The action that users of the implementation must then avoid."""
         meaning = CAPABILITIES[self.capability]
-        return NEVER.get(self.capability, f"rely on this: {meaning}")
+        return NEVER.get(self.capability, f"use this: {meaning}")
 
 
 def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Proposed, ...]:
     """Return the capabilities that an implementation may declare as unsupported.
 
     They are those that violations need, then those that are silently wrong or refused. No
-    declaration excuses a core that is violated, so then there are none.
+    declaration excuses a core that is violated, so then there are none. The reference needs no
+    declarations beside an implementation of the other side.
 
     Args:
         levels: The results of the session's levels.
@@ -57,7 +59,17 @@ def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Pro
         name = probed.capability
         if name not in proposed and _is_proposed(probed) and _may_declare(name, discovery):
             proposed[name] = Proposed(_side(name), name, probed.standing.value)
-    return tuple(proposed.values())
+    judged = _judged(discovery)
+    return tuple(each for each in proposed.values() if each.side in judged)
+
+
+def _judged(discovery: Discovery) -> Collection[str]:
+    """Return the sides that are not the reference; both if both are."""
+    named = {
+        "ddp": discovery.ddp.get("name") != Ddp().name,
+        "sampler": discovery.sampler.get("name") != Sampler().name,
+    }
+    return [side for side, is_named in named.items() if is_named] or named.keys()
 
 
 def _declarable(
@@ -93,8 +105,17 @@ def _side(capability: str) -> Side:
 
 def file_of(proposed: Sequence[Proposed], discovery: Discovery) -> str:
     """Return a declaration file with the present declarations and the proposed ones."""
-    lines = ["# Declared as unsupported. Users of the implementation must then never:"]
-    lines += [f"# - {each.never} ({each.capability}: {each.why})" for each in proposed]
+    refused = [each for each in proposed if each.why == Standing.REFUSED.value]
+    wrong = [each for each in proposed if each not in refused]
+    lines = []
+    if wrong:
+        lines.append(
+            "# Wrong, so better mended. If these are declared as unsupported, users must never:"
+        )
+        lines += map(_limit, wrong)
+    if refused:
+        lines.append("# Refused with an error. Users must never:")
+        lines += map(_limit, refused)
     tables = []
     for side, declared in (("ddp", discovery.declared), ("sampler", discovery.declared_sampler)):
         added = [each.capability for each in proposed if each.side == side]
@@ -104,6 +125,11 @@ def file_of(proposed: Sequence[Proposed], discovery: Discovery) -> str:
         elif declared != type(declared)():
             tables.append(to_toml(side, declared))
     return "\n".join([*lines, *tables])
+
+
+def _limit(proposed: Proposed) -> str:
+    """Return a limit as a comment of a declaration file."""
+    return f"# - {proposed.never} ({proposed.capability}: {proposed.why})"
 
 
 def text(proposed: Sequence[Proposed], discovery: Discovery) -> str:

@@ -112,8 +112,8 @@ def passing_failures(stored: Iterable[StoredViolation], *, violated: bool) -> st
         replays = ", ".join(f"{each.failure.rule} (replay {each.id})" for each in failures)
         return _field(
             "besides",
-            f"{replays} failed in some cases, perhaps for the same reason; after a repair, run with "
-            f'-k "{keys}"',
+            f"{replays} failed in other cases, for the same reason or for another one; after a repair, "
+            f'replay each, or run with -k "{keys}"',
         )
     heading = (
         f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run "
@@ -235,9 +235,9 @@ def under_test(discovery: Discovery, *, verbose: bool) -> list[str]:
         ("ddp", discovery.ddp, discovery.declared, discovery.driven),
         ("sampler", discovery.sampler, discovery.declared_sampler, discovery.sampler["driven"]),
     ):
-        lines.append(
-            f"{side} under test: {described['name']} = {described['target']} ({described['version']})"
-        )
+        name, target = described["name"], described["target"]
+        what = name if name == target else f"{name} = {target}"
+        lines.append(f"{side} under test: {what} ({described['version']})")
         lines += [f"  declared  {line}" for line in to_toml(side, declared).splitlines()[1:]]
         lines += [f"  driven    {line}" for line in driven] if verbose else []
     return lines

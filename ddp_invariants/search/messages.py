@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddp_invariants.cases.case import Case, TrainingCase, describe
@@ -94,13 +95,18 @@ def found(violation: Violation, path: Path) -> str:
         path: The file that stores the violation, if it could be written.
     """
     failure = violation.failure
-    replay = f" (replay {path.stem})" if is_stored(path) else ""
+    replay = f" (ddp-invariants replay {path.stem})" if is_stored(path) else ""
     return f"{failure.rule} is violated{_seen(failure, violation.tested)}: {failure.fact}{replay}"
 
 
 def _seen(failure: Failure, tested: str) -> str:
     """Return which other rule was tested when a failure was seen; empty if none was."""
     return f" (seen while {tested} was tested)" if tested not in ("", failure.rule) else ""
+
+
+def sure(failure: Failure) -> Failure:
+    """Return a failure that every run showed again: no overload of the machine explains it."""
+    return replace(failure, perhaps="") if failure.perhaps.startswith(OVERLOADED) else failure
 
 
 def not_repeated(

@@ -38,7 +38,7 @@ def test_a_violation_is_told_at_once_and_only_once(session: Session, workers: st
     told = [line for line in early.splitlines() if "is violated" in line]
     assert len(told) == 1, early
     assert told[0].startswith("GRAD-2 is violated")
-    assert f": {FACT} (replay " in told[0]
+    assert f": {FACT} (ddp-invariants replay " in told[0]
     assert "is violated" not in report
     assert f"GRAD-2 violated by {NEVER_DIVIDES}: {FACT}" in report
     assert f"GRAD-2 violated by {NEVER_DIVIDES} (seen while PARAM-6 was tested): {FACT}" in report
@@ -51,7 +51,7 @@ def test_json_is_alone_on_stdout(session: Session, tmp_path: Path) -> None:
     done = session("ddp_invariants", "certify", fault, *options, at=tmp_path)
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)
-    assert f"\nGRAD-2 is violated: {FACT} (replay " in done.stderr
+    assert f"\nGRAD-2 is violated: {FACT} (ddp-invariants replay " in done.stderr
 
 
 def test_the_display_stays_below_the_line() -> None:
@@ -138,7 +138,7 @@ def test_the_line_names_the_tested_rule_if_it_is_another(
     line = f"LIVE-1 is violated{seen}: a rank hung"
     assert messages.found(violation, path) == line
     path.touch()
-    assert messages.found(violation, path) == f"{line} (replay abcdef)"
+    assert messages.found(violation, path) == f"{line} (ddp-invariants replay abcdef)"
     report = messages.violation(
         failure, "my.py:Mine", case, repeated=(3, 3), repeat="", tested=tested
     )

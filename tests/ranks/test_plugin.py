@@ -223,9 +223,15 @@ def test_fresh_isolation_certifies_too(under_pytest: Session) -> None:
     assert done.returncode == 0, output_of(done)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signal.Signals) -> None:
-    """The hosts and ranks of the main process and of its workers end with the session."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_session_that_is_terminated_or_killed_leaves_no_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """The hosts and ranks of the main process and of its workers end with the session.
+
+    A session that is terminated, as at the end of a time limit, prints its results so far.
+    `test_watch.py` interrupts a session by key.
+    """
     command = [
         sys.executable,
         "-m",
@@ -238,17 +244,9 @@ def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signa
         "--cases",
         "5000",
     ]
-    # A background process of a shell ignores SIGINT, and the session would inherit that.
     with (
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            preexec_fn=lambda: signal.signal(  # noqa: PLW1509 - the child runs one line
-                signal.SIGINT, signal.SIG_DFL
-            ),
-        ) as session,
+        (tmp_path / "output").open("w") as output,
+        subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output) as session,
         ExitStack() as ending,
     ):
         ending.callback(session.kill)  # Also if an assertion below fails.
@@ -267,6 +265,9 @@ def test_a_session_that_is_interrupted_or_killed_leaves_no_process(number: signa
             )
             == set()
         )
+    text = (tmp_path / "output").read_text()
+    assert ("cases judged" in text) == (number is signal.SIGTERM), text
+    assert "Traceback" not in text
 
 
 SLEEPER = """

@@ -210,7 +210,7 @@ def test_a_proposed_declaration_lets_the_next_session_certify(
     assert accused.returncode == 1, accused.stdout
     assert "extended  violated: strided (INIT-1)" in accused.stdout
     assert f"proposal: {proposed}, for --declare" in accused.stdout
-    assert "must then never:\n  # - wrap a model with a parameter that is not" in accused.stdout
+    assert "users must never:\n  # - wrap a model with a parameter that is not" in accused.stdout
     assert "strided" in tomllib.loads(proposed.read_text())["ddp"]["unsupported"]
     by_core = session(*command, "--level", "core")
     assert by_core.returncode == 0, by_core.stdout

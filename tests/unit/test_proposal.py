@@ -34,7 +34,7 @@ def test_what_a_violation_needs_is_proposed_with_its_price(tmp_path: Path) -> No
     path = tmp_path / "declared.toml"
     path.write_text(file_of(proposed, discovered))
     assert path.read_text() == (
-        "# Declared as unsupported. Users of the implementation must then never:\n"
+        "# Wrong, so better mended. If these are declared as unsupported, users must never:\n"
         "# - wrap a model with a parameter that is not contiguous, such as a transposed one "
         "(strided: INIT-1, PARAM-1 violated)\n"
         "[ddp]\n"
@@ -109,7 +109,7 @@ def test_a_sampler_has_a_table_of_its_own() -> None:
     )
     written = file_of(proposals((level("core"),), discovered), discovered)
     assert '[ddp]\nunsupported = ["crossed"]\n\n[sampler]\nunsupported = ["no_samples"]' in written
-    assert "# - rely on this: an empty dataset (no_samples: refused)" in written
+    assert "# - use this: an empty dataset (no_samples: refused)" in written
 
 
 def test_refusals_alone_are_not_printed() -> None:
