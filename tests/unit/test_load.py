@@ -18,7 +18,7 @@ from ddp_invariants.processes.process import HostClient
 from ddp_invariants.processes.watch import Watch
 from ddp_invariants.records.evidence import Incident
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.search.messages import not_repeated
+from ddp_invariants.search.messages import not_repeated, sure
 
 BUSY = Load(CROWDED, 0.0, 0.0)
 HUNG = Failure("LIVE-1", "a rank hung", "world size 2, after 100.0 s", "rank 1 gave no answer")
@@ -75,6 +75,16 @@ def test_a_hang_on_an_overloaded_machine_says_so() -> None:
     failure = judge(replace(right(), incident=incident))["LIVE-1"].failure
     assert failure is not None
     assert failure.perhaps == BUSY.excess
+
+
+def test_no_overload_explains_a_death_or_what_every_run_shows() -> None:
+    """A busy machine makes ranks late: it ends none, and a failure that repeats is no accident."""
+    incident = Incident("died", {1: "died"}, {}, 1.0, overload=BUSY.excess)
+    died = judge(replace(right(), incident=incident))["LIVE-1"].failure
+    assert died is not None
+    assert died.perhaps == ""
+    assert sure(replace(HUNG, perhaps=BUSY.excess)).perhaps == ""
+    assert sure(replace(HUNG, perhaps="a wait is missing")).perhaps == "a wait is missing"
 
 
 @pytest.mark.parametrize(
