@@ -4,7 +4,7 @@ import numpy as np
 
 from ddp_invariants.invariants import param
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
-from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, lacks
+from ddp_invariants.invariants.exclusions import BY_ITSELF, lacks
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import ShapedCall
@@ -124,7 +124,8 @@ def input_gradients_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
     "DistributedDataParallel does not offer them",
     applies="capability",
     draws=Draws(least_steps=2, other_methods=True),
-    excluded=(BY_ITSELF, LOSSY, lacks("offers no other method of the module", "other_methods")),
+    of_reduced=("values",),
+    excluded=(BY_ITSELF, lacks("offers no other method of the module", "other_methods")),
     after="CALL-2",
     needs_all=True,
     costs=2,

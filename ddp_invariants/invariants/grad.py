@@ -10,7 +10,7 @@ from ddp_invariants.cases.dtypes import DTYPES, LOW_PRECISION
 from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
-from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, OWNED, lacks
+from ddp_invariants.invariants.exclusions import HIDDEN, OWNED, lacks
 from ddp_invariants.invariants.reduced import (
     LOCAL_DIFFERED,
     TWO_RANKS,
@@ -50,6 +50,7 @@ CHANNELS_LAST = "channels_last parameter"
     needs=(TWO_RANKS, LOCAL_DIFFERED, CROSSED),
     source=SOURCE,
     draws=Draws(crossed=True),
+    of_reduced=("agreement",),
     excluded=(HIDDEN, OWNED),
     after="GRAD-13",
     script=Script(checks=("equal_gradients", "held"), follows_unused=True, follows_scaler=True),
@@ -74,7 +75,8 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     "exact, otherwise within the rounding bound for W terms.",
     needs=(TWO_RANKS, LOCAL_DIFFERED, "three ranks", CHANNELS_LAST),
     source=SOURCE,
-    excluded=(HIDDEN, LOSSY),
+    of_reduced=("values",),
+    excluded=(HIDDEN,),
     after="GRAD-5",
     script=Script(checks=MEAN, follows_unused=True),
     level="core",
@@ -112,7 +114,8 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
         "Numerical Algorithms, chapters 3 and 4"
     ),
     draws=Draws(world_sizes=ANY_WORLD, autocast=8),
-    excluded=(HIDDEN, LOSSY),
+    of_reduced=("values",),
+    excluded=(HIDDEN,),
     after="GRAD-2",
     script=Script(checks=MEAN, follows_unused=True),
     level="core",
@@ -176,7 +179,8 @@ def _first_step_survived(failure: Failure) -> bool:
     needs=tuple(_KEPT.values()),
     source=SOURCE,
     draws=Draws(least_steps=2),
-    excluded=(HIDDEN, LOSSY),
+    of_reduced=("values",),
+    excluded=(HIDDEN,),
     after="GRAD-1",
     moved_after=MovedAfter("GRAD-2", _first_step_survived),
     script=Script(checks=MEAN, follows_unused=True),
@@ -214,7 +218,8 @@ def no_leftovers(view: EvidenceView, tally: Tally) -> Failure | None:
     source="IEEE 754: a sum is not finite if one of its terms is not",
     applies="capability",
     draws=Draws(poisoned=True),
-    excluded=(HIDDEN, LOSSY, lacks("refuses values that are not finite", "nonfinite")),
+    of_reduced=("values",),
+    excluded=(HIDDEN, lacks("refuses values that are not finite", "nonfinite")),
     after="LIVE-7",
     script=Script(checks=("twin", "spread", "held"), follows_scaler=True),
 )
@@ -251,9 +256,9 @@ OF_A_KIND = (
     source=SOURCE,
     applies="capability",
     draws=Draws(odd=True),
+    of_reduced=("values",),
     excluded=(
         HIDDEN,
-        LOSSY,
         lacks(
             "supports no gradients that are sparse, complex or of low precision",
             "sparse",

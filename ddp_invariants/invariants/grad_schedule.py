@@ -5,7 +5,7 @@ A step may have several micro-steps and passes, leave out parameters or ranks, a
 
 from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.draws import Draws
-from ddp_invariants.invariants.exclusions import HIDDEN, LOSSY, lacks
+from ddp_invariants.invariants.exclusions import HIDDEN, lacks
 from ddp_invariants.invariants.grad import SOURCE
 from ddp_invariants.invariants.reduced import TWO_RANKS, mean_at, mean_with
 from ddp_invariants.invariants.rule import (
@@ -38,7 +38,8 @@ NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
     source=SOURCE,
     applies="capability",
     draws=Draws(capped=True),
-    excluded=(HIDDEN, LOSSY, lacks("takes no bucket capacity", "bucket_cap")),
+    of_reduced=("values",),
+    excluded=(HIDDEN, lacks("takes no bucket capacity", "bucket_cap")),
     after="GRAD-3",
     script=Script(checks=MEAN, follows_unused=True),
     level="core",
@@ -73,9 +74,9 @@ def any_bucket_cap(view: EvidenceView, tally: Tally) -> Failure | None:
     source=f"{LI}: gradient accumulation, no_sync",
     applies="capability",
     draws=Draws(accumulated=True, unused=True),
+    of_reduced=("values",),
     excluded=(
         HIDDEN,
-        LOSSY,
         _ONE_BACKWARD,
         lacks("has no no_sync, so it synchronises every micro-step", "no_sync"),
     ),
@@ -117,7 +118,8 @@ def accumulation_without_communication(view: EvidenceView, tally: Tally) -> Fail
     source=f"{LI}: globally unused parameters",
     applies="capability",
     draws=Draws(least_steps=2, unused=True),
-    excluded=(lacks("supports no unused parameters", "unused"), HIDDEN, LOSSY),
+    of_reduced=("values",),
+    excluded=(lacks("supports no unused parameters", "unused"), HIDDEN),
     after="PARAM-6",
     script=Script(checks=(*MEAN, "equal_gradients"), follows_unused=True),
 )
@@ -171,7 +173,8 @@ ONE_OUT, TWO_OUT = "a rank without batches", "two ranks left at different steps"
     ),
     applies="capability",
     draws=Draws(uneven=True),
-    excluded=(HIDDEN, LOSSY, lacks("has no join, so all ranks need equally many batches", "join")),
+    of_reduced=("values",),
+    excluded=(HIDDEN, lacks("has no join, so all ranks need equally many batches", "join")),
     after="GRAD-9",
 )
 def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
@@ -195,7 +198,8 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     source=SOURCE,
     applies="capability",
     draws=Draws(accumulated=True),
-    excluded=(HIDDEN, LOSSY, _ONE_BACKWARD),
+    of_reduced=("values",),
+    excluded=(HIDDEN, _ONE_BACKWARD),
     after="GRAD-6",
     script=Script(checks=MEAN),
 )
@@ -243,9 +247,9 @@ CHECKPOINTS = {
     source=SOURCE,
     applies="capability",
     draws=Draws(passes=True),
+    of_reduced=("values",),
     excluded=(
         HIDDEN,
-        LOSSY,
         lacks(
             "runs each backward right after its forward, and computes no layer again",
             "joint",

@@ -8,7 +8,7 @@ from ddp_invariants.invariants import grad, param
 from ddp_invariants.invariants.crashes import crash, crash_of, read
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
 from ddp_invariants.invariants.endings import no_end, whereabouts
-from ddp_invariants.invariants.exclusions import LOSSY, Exclusion, lacks
+from ddp_invariants.invariants.exclusions import Exclusion, lacks
 from ddp_invariants.invariants.rule import (
     MEAN,
     SEVERAL_RUNS,
@@ -145,6 +145,7 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     source=_SOURCE,
     applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, injected_failures=("forward error", "backward error")),
+    of_reduced=("agreement", "values"),
     excluded=(lacks("does not continue after an exception", "forward_error", "backward_error"),),
     after="COMM-1",
     needs_all=True,
@@ -357,6 +358,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "inference",
         ),
     ),
+    of_reduced=("values",),
     excluded=(
         lacks(
             "supports no action between steps",
@@ -372,7 +374,6 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "copy",
             "assign",
         ),
-        LOSSY,
     ),
     after="PARAM-5",
     counts_when_injected=True,

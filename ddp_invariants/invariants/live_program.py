@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ddp_invariants.invariants import param
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
-from ddp_invariants.invariants.exclusions import LOSSY, lacks
+from ddp_invariants.invariants.exclusions import lacks
 from ddp_invariants.invariants.observed import require_observed
 from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.timing import first_difference
@@ -27,7 +27,8 @@ _SOURCE = "no document: a wrapper acts only on its module and its process group"
     source=_SOURCE,
     applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, least_steps=2, second=True),
-    excluded=(lacks("supports no second wrapper", "beside", "wrapped_again"), LOSSY),
+    of_reduced=("values",),
+    excluded=(lacks("supports no second wrapper", "beside", "wrapped_again"),),
     after="LIVE-5",
     needs_all=True,
     costs=2,
@@ -124,6 +125,7 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
     source="no document: a wrapper follows its arguments, and torch's settings change no gradient",
     applies="capability",
     draws=Draws(world_sizes=FEW_RANKS, surrounded=True),
+    of_reduced=("values",),
     excluded=(
         lacks(
             "supports no unusual surroundings",
@@ -134,7 +136,6 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
             "outer_environment",
             "other_groups",
         ),
-        LOSSY,
     ),
     after="LIVE-6",
     needs_all=True,

@@ -6,7 +6,7 @@ from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants.compare import apart, outside, parted
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
-from ddp_invariants.invariants.exclusions import BY_ITSELF, LOSSY, Exclusion, lacks
+from ddp_invariants.invariants.exclusions import BY_ITSELF, Exclusion, lacks
 from ddp_invariants.invariants.grad import mean_of_the_local_gradients
 from ddp_invariants.invariants.reduced import TWO_RANKS
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged, not_about
@@ -51,6 +51,7 @@ def _identical(
     "After every optimizer step all parameters are bitwise identical on all ranks.",
     needs=(TWO_RANKS,),
     source=_SOURCE,
+    of_reduced=("agreement",),
     after="GRAD-10",
     script=Script(checks=("equal_parameters",), follows_unused=True, follows_scaler=True),
     level="core",
@@ -71,6 +72,7 @@ def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
     "After every optimizer step the optimizer's state is bitwise identical on all ranks.",
     needs=(TWO_RANKS, "optimizer with state"),
     source=_SOURCE,
+    of_reduced=("agreement",),
     excluded=(
         Exclusion(
             "shards the optimizer's state, or keeps it in a form of its own",
@@ -160,10 +162,10 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         scaled=8,
         autocast=8,
     ),
-    excluded=(LOSSY,),
     after="PARAM-2",
     script=Script(checks=("twin", "plain", "mean", "trajectory"), follows_main=False),
     level="core",
+    of_reduced=("trajectory",),
 )
 def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle: bitwise if the arithmetic is exact, else within a derived bound."""
@@ -355,7 +357,8 @@ SCALED = (
     ),
     applies="capability",
     draws=Draws(least_steps=2, scaled=1, autocast=4),
-    excluded=(LOSSY, lacks("supports no loss scaler", "scaler")),
+    of_reduced=("values",),
+    excluded=(lacks("supports no loss scaler", "scaler"),),
     after="GRAD-7",
     script=Script(checks=("twin", "skips"), follows_scaler=True),
 )

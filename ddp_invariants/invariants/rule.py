@@ -9,7 +9,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.invariants.draws import Draws, ShardDraws
-from ddp_invariants.invariants.exclusions import Claims, Exclusion
+from ddp_invariants.invariants.exclusions import LOSSY, Claims, Exclusion
 from ddp_invariants.records.verdict import Failure, Finding
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.perturbation import Perturbed
@@ -18,6 +18,7 @@ from ddp_invariants.situations.turns import Turns
 Subject = TypeVar("Subject")
 Known = ParamSpec("Known")
 Applies = Literal["always", "capability", "declared", "observed"]
+Compared = Literal["agreement", "values", "trajectory"]
 
 CONFIRMATIONS = 3
 """Runs in fresh processes in which a failure is to be seen again."""
@@ -136,7 +137,10 @@ class Row:
         level: How ordinary the subject of the rule is. A failure belongs to this level, or to a less
             ordinary one if the smallest case needs a situation of such a level.
         draws: The cases of the rule's own property.
-        excluded: Reasons for which the rule does not apply, the first that holds is reported.
+        of_reduced: What the rule compares of reduced gradients, and of what follows from them: their
+            `agreement` between ranks, their `values` with those expected, the `trajectory` of
+            training with that of one process. Empty if it compares nothing of them.
+        excluded: Other reasons for which the rule does not apply.
         after: The rule right before in the order of causes. In one and the same case, a failure of
             it, and of every rule before it, explains a failure of this rule. Of two rules about the
             same values the narrower comes first: the smallest case contains its subject because
@@ -169,6 +173,7 @@ class Row:
     applies: Applies = "always"
     level: Level = "extended"
     draws: Draws | ShardDraws = field(default_factory=Draws)
+    of_reduced: tuple[Compared, ...] = ()
     excluded: tuple[Exclusion, ...] = ()
     after: str = ""
     moved_after: MovedAfter | None = None
@@ -201,9 +206,18 @@ class Row:
         """True for a rule that compares values, not the course of collectives or processes."""
         return self.invariant not in ("COMM", "LIVE")
 
+    @property
+    def exclusions(self) -> tuple[Exclusion, ...]:
+        """All reasons for which the rule does not apply; the first that holds is reported.
+
+        Lossy reductions leave nothing to compare with, but ranks must still agree.
+        """
+        lossy = self.of_reduced and "agreement" not in self.of_reduced
+        return (*self.excluded, LOSSY) if lossy else self.excluded
+
     def why_excluded(self, claims: Claims) -> str:
         """Return the first reason for which the rule does not apply; empty where it applies."""
-        return next((each.reason for each in self.excluded if each.applies(claims)), "")
+        return next((each.reason for each in self.exclusions if each.applies(claims)), "")
 
 
 def invariant_of(rule: str) -> str:

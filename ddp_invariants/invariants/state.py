@@ -136,6 +136,7 @@ _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
     source=_SOURCE,
     applies="capability",
     draws=Draws(resized=True, prefixed=True),
+    of_reduced=("agreement", "values"),
     excluded=(lacks("cannot load a state that another number of ranks saved", "resized"),),
     after="STATE-1",
     costs=4,

@@ -96,7 +96,7 @@ def explain(name: str) -> RuleExplanation:
         rule.source,
         "\n\n".join(inspect.getdoc(candidate) or "" for candidate in judges),
         rule.needs,
-        tuple(exclusion.reason for exclusion in rule.excluded),
+        tuple(exclusion.reason for exclusion in rule.exclusions),
         tuple(
             CaughtFault(candidate.name, candidate.description)
             for candidate in all_entries()

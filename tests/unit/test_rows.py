@@ -2,17 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import fields, replace
-from inspect import signature
+from inspect import getsource, signature
 from typing import Any
 
 import pytest
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.implementation.declarations import CAPABILITIES
+from ddp_invariants.implementation.declarations import CAPABILITIES, Declarations
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, root_failure
 from ddp_invariants.invariants.draws import Draws, ShardDraws
+from ddp_invariants.invariants.exclusions import LOSSY
 from ddp_invariants.invariants.init import SOURCE_CHANGED
+from ddp_invariants.invariants.view import training
 from ddp_invariants.processes.backends import Backend
 from ddp_invariants.records.verdict import Cause, Failure
 from ddp_invariants.search.confirm import underlying
@@ -146,9 +148,25 @@ def test_when_a_rule_applies_agrees_with_its_exclusions(rule: str) -> None:
 @pytest.mark.parametrize("rule", SHIPPED)
 def test_a_row_has_a_source_and_tells_its_reasons_apart(rule: str) -> None:
     """Two exclusions of one rule have different reasons."""
-    reasons = [exclusion.reason for exclusion in ALL_RULES[rule].excluded]
+    reasons = [exclusion.reason for exclusion in ALL_RULES[rule].exclusions]
     assert ALL_RULES[rule].source
     assert len(set(reasons)) == len(reasons)
+
+
+COMPARING = ("mean_at", "mean_with", "mean_of_the_local_gradients", "every_step", "trajectory_of")
+"""Names of functions that compare reduced gradients, or what follows from them, with what is expected."""
+
+
+@pytest.mark.parametrize("rule", training.rules)
+def test_a_lossy_declaration_excuses_what_compares_with_expected_values(rule: str) -> None:
+    """A row says what its judge compares, and the excuse follows; agreement is always asked for."""
+    row = training.rules[rule]
+    compares = any(name in getsource(row.judge).partition(":")[2] for name in COMPARING)
+    assert not compares or {"values", "trajectory"} & {*row.of_reduced}
+    lossy = Scope(declared=Declarations(exactness="lossy"))
+    excused = bool(row.of_reduced) and "agreement" not in row.of_reduced
+    assert (LOSSY in row.exclusions) is excused
+    assert (row.why_excluded(lossy) == LOSSY.reason) is excused
 
 
 def options_of(*strategies: Callable[..., object]) -> dict[str, object]:
