@@ -54,7 +54,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         failure, case = after
         case, seen = repeated(runner, failure.rule, case)
     runs = ALL_RULES[failure.rule].confirmations
-    reported, evidence = _reported(runner, failure, case, seen), seen[0][1] if seen else None
+    reported, evidence = as_reported(runner, failure, case, seen), seen[0][1] if seen else None
     reported = messages.sure(reported) if len(seen) == runs else reported
     path = path_of(runner, case, failure.rule)
     repeat = messages.how_to_repeat(runner.options.command, failure.rule, rule, path)
@@ -148,7 +148,7 @@ def excluding(runner: Runner, rule: str, case: Case) -> str:
     return ""
 
 
-def _reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) -> Failure:
+def as_reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) -> Failure:
     """Return the failure as the report shows it: with its causes, its root cause and its event.
 
     Plain groups record nothing of what was sent; the search ran the same case on observed groups.

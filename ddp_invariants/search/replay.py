@@ -1,6 +1,7 @@
 """The replay of a stored case: run it again in fresh processes, and see if it still fails."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.discovery.probe import discover
@@ -12,6 +13,7 @@ from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.rule import CONFIRMATIONS
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Failure, Finding, Outcome, Replayed
+from ddp_invariants.search.confirm import as_reported
 from ddp_invariants.search.messages import sure
 from ddp_invariants.search.runner import Options, Runner
 
@@ -52,7 +54,15 @@ def replay(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str = "") -
         )
         if rule != ENDS and findings[ENDS].failure is not None:
             break  # Each further run would cost a deadline, and shows no more of this rule.
-    return _summed_up(implementation, case, runs, _lifeless(findings, rule))
+    result = _summed_up(implementation, case, runs, _lifeless(findings, rule))
+    if not rule or not result.failures or rule == ENDS:
+        return result
+    (failure,) = result.failures
+    # Plain groups record nothing of what was sent.
+    sent = runner.findings(case, rule=rule, observed=True)[rule].failure
+    if sent is not None and sent.fact == failure.fact:
+        failure = replace(failure, event=sent.event)
+    return replace(result, failures=(as_reported(runner, failure, case, []),))
 
 
 def _scope(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, rule: str) -> Scope:

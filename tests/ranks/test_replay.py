@@ -764,6 +764,10 @@ def test_a_replay_says_fixed_still_violated_or_inconclusive(pool: Pool) -> None:
         f"GRAD-2 violated by {fault_of('NeverDivides')}: "
     )
     assert output.endswith("repeat    the command")
+    assert "  sent      it travelled in the only reduction of step 0" in output
+    consequence = replace(stored, failure=replace(stored.failure, rule="PARAM-3"))
+    _, output = outcome(pool, consequence, fault_of("NeverDivides"))
+    assert "root cause (same case) GRAD-2: the gradient is not the mean" in " ".join(output.split())
     status, output = outcome(pool, stored, fault_of("RaisesOnWrap"))
     assert status is Outcome.INCONCLUSIVE
     assert "raised NotImplementedError in wrap of step 0: to be written" in output
