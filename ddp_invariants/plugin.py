@@ -7,7 +7,6 @@ this. In the other processes pytest only serves ranks to rank 0 (`processes/job.
 """
 
 import os
-import signal
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -96,8 +95,7 @@ def _begun(config: pytest.Config) -> SessionState:
     options.read_numbers(config)
     if getattr(config, "workerinput", None) is None:
         options.check(config)
-        # The end of a time limit shows all findings so far, as Ctrl-C does.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        ending.heed_termination()
     else:
         ending.end_with_main_process()
     session = SessionState(config)

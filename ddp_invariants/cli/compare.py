@@ -1,7 +1,6 @@
 """The commands compare and record: the gate of an upgrade."""
 
 import datetime as dt
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -262,6 +261,7 @@ def compare(
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import BaselineError
+    from ddp_invariants.session.ending import heed_termination
     from ddp_invariants.session.outputs import summarise
     from ddp_invariants.upgrades.accepted import accepted_changes
 
@@ -274,8 +274,7 @@ def compare(
         ddp, sampler = named(options)
         if scripts is not None:  # Done first, before the long run, because it may fail.
             scripts.mkdir(parents=True, exist_ok=True)
-        # A time limit ends a command by SIGTERM. All that is known by then is printed, as after Ctrl-C.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        heed_termination()
         asked = _Comparison(ddp, sampler, new, max_world_size, allowed, scripts)
         there, here, outcome = (
             asked.with_baseline(baseline)

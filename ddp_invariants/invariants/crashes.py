@@ -29,7 +29,7 @@ _REMEDY = (
     "unsupported.\nThe traceback ends:"
 )
 _RAISED = "RAISE_VARARGS"
-_BY_MISTAKE = frozenset({"UnicodeError", "FileNotFoundError", "EOFError", "BufferError"})
+_BY_MISTAKE = frozenset({"UnicodeError", "EOFError", "BufferError"})
 """Bases of exceptions that are no refusal without a `raise` statement."""
 _PYTHONS = (
     "invalid literal for int()",

@@ -133,7 +133,7 @@ def not_repeated(
     overload = failure.perhaps if failure.perhaps.startswith(OVERLOADED) else overload
     cause = (
         f"{overload}. Repeat it on a quiet machine, or with fewer workers (-n 1)"
-        if overload
+        if overload and failure.rule == ENDS  # No overload makes a value wrong.
         else "the failure depends on chance, or on state that earlier cases left in the process; "
         "--isolation fresh gives each case new processes"
     )

@@ -67,6 +67,12 @@ def _interrupt_again() -> None:
     signal.pthread_kill(main, signal.SIGINT)
 
 
+def heed_termination() -> None:
+    """Make SIGTERM interrupt as Ctrl-C does: the end of a time limit shows all results so far."""
+    if threading.current_thread() is threading.main_thread():  # Others may set no handler.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def end_with_main_process() -> None:
     """Have the kernel kill this worker of pytest when the main process ends, also if it is killed.
 

@@ -80,7 +80,10 @@ def run_session(words: Sequence[str], typed: str, *, of_sampler: bool = False) -
         "ddp_invariants.plugin",
     ]
     # pytest keeps its temporary folders for the three runs after a run, for people who look at them.
-    with _without_pytest_variables(), TemporaryDirectory(prefix="ddp-invariants-") as folder:
+    with (
+        _without_pytest_variables(),
+        TemporaryDirectory(prefix="ddp-invariants-", ignore_cleanup_errors=True) as folder,
+    ):
         settings.append(f"--basetemp={folder}/pytest")
         status = pytest.main([*settings, str(properties), *words], plugins=[keeper])
     results = state.results_of(keeper.config) if keeper.config is not None else None

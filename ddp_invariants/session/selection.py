@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,11 +37,7 @@ def check(config: pytest.Config) -> None:
         raise NamingError(f"the expression is wrong: {error}") from None
     if any(parsed.evaluate(names) for names in properties):
         return
-    unknown = [
-        word
-        for word in re.findall(r"[^\s()]+", expression)
-        if word not in _WORDS and not any(names(word) for names in properties)
-    ]
+    unknown = _unknown(expression, properties)
     close = dict.fromkeys(rule.replace("-", "").lower() for word in unknown for rule in near(word))
     instead = (
         f"did you mean {' or '.join(close)}?" if close else "`ddp-invariants rules` lists the rules"
@@ -54,17 +50,30 @@ def sides(config: pytest.Config) -> Collection[Side]:
 
     These are both sides if a test may be selected that is not packaged.
     """
+    expression, properties = config.option.keyword.strip() or "test_", [*_properties(config)]
     try:
-        selected = _parse_expression(config.option.keyword.strip() or "test_", "-k")
+        selected = _parse_expression(expression, "-k")
     except pytest.UsageError:
         return SIDES
-    names = [each[0] for each in _properties(config) if selected.evaluate(each)]
+    if _unknown(expression, properties):  # It may be a marker or another keyword of pytest.
+        return SIDES
+    names = [each[0] for each in properties if selected.evaluate(each)]
     judged: dict[Side, Collection[str]] = {"ddp": training.rules, "sampler": sharding.rules}
     starts = {
         side: tuple(f"test_{rule.replace('-', '').lower()}_" for rule in rules)
         for side, rules in judged.items()
     }
     return [side for side in SIDES if any(name.startswith(starts[side]) for name in names)] or SIDES
+
+
+def _unknown(expression: str, properties: Iterable["_Names"]) -> list[str]:
+    """Return the words of an expression that are in no property's names."""
+    known = [*properties]
+    return [
+        word
+        for word in re.findall(r"[^\s()]+", expression)
+        if word not in _WORDS and not any(names(word) for names in known)
+    ]
 
 
 class _Names(tuple[str, ...]):

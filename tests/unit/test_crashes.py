@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,7 +108,6 @@ CRASHES: dict[str, Callable[[], object]] = {
     "least of nothing": lambda: min(_NOTHING),
     "place in a list": lambda: [1].index(2),
     "text": lambda: b"\xff".decode("ascii"),
-    "file": lambda: os.remove("/nowhere/at/all"),  # noqa: PTH107 - Path's own code would raise
 }
 REFUSALS: dict[str, Callable[[], object]] = {
     "value": _refuses(ValueError("not divisible")),
@@ -118,6 +118,8 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "after a lookup": _again,
     "after an end": _refuses_an_end,
     "a missing file": _refuses(FileNotFoundError("no checkpoint")),
+    "a file that is missing here": lambda: os.remove("/nowhere/at/all"),  # noqa: PTH107 - Path's own code would raise
+    "an array": _refuses(ValueError(np.array([1, 2]))),
     "compiled code": lambda: torch.Generator().manual_seed(2**70),
     "a form of call": lambda: _OneTensor.forward(_OneTensor(), mode=1),  # type: ignore[call-arg]  # the fault
     "a dtype": lambda: torch.zeros(1, dtype=torch.bfloat16).numpy(),

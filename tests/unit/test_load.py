@@ -114,6 +114,14 @@ def test_a_failure_that_did_not_repeat_is_put_down_to_the_machine_and_not_to_cha
     assert untold not in text
 
 
+def test_no_overload_explains_a_wrong_value() -> None:
+    """A busy machine brings a race to light, and the advice about a race must stay."""
+    wrong = Failure("GRAD-2", "the gradient is not the mean", "rank 0", "1, expected 2")
+    text = not_repeated(wrong, "mine:Ddp", CASE, runs=3, repeat="again", overload=BUSY.excess)
+    assert "--isolation fresh" in text
+    assert "overloaded" not in text
+
+
 def test_a_host_without_time_is_told_with_the_overload(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host that starts no rank in time is no mystery where the machine is overloaded."""
     monkeypatch.setattr(process, "STARTING", 0.05)

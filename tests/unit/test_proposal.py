@@ -112,6 +112,30 @@ def test_a_sampler_has_a_table_of_its_own() -> None:
     assert "# - use this: an empty dataset (no_samples: refused)" in written
 
 
+def test_the_reference_beside_an_implementation_needs_no_declaration() -> None:
+    """Only the named side is proposed for; what is wrong and what is refused have two headings."""
+    discovered = replace(
+        discovery(
+            probed=(
+                Probed("crossed", Standing.WRONG, "GRAD-1: differ"),
+                Probed("sparse", Standing.REFUSED, "RuntimeError"),
+            )
+        ),
+        sampler_probes=(Probed("no_samples", Standing.REFUSED, "ValueError"),),
+    )
+    named = replace(
+        discovered,
+        ddp={**discovered.ddp, "name": "mine:D"},
+        sampler={**discovered.sampler, "name": "reference"},
+    )
+    written = file_of(proposals((level("core"),), named), named)
+    assert "sampler" not in written
+    wrong, refused = written.split("# Refused with an error. Users must never:\n")
+    assert "(crossed: silently wrong)" in wrong
+    assert wrong.startswith("# Wrong, so better mended. ")
+    assert refused.startswith("# - use layers with sparse gradients (sparse: refused)\n[ddp]\n")
+
+
 def test_refusals_alone_are_not_printed() -> None:
     """A user whose wrapper refuses something is told when it does."""
     discovered = discovery(probed=(Probed("other_methods", Standing.REFUSED, "no"),))

@@ -24,6 +24,7 @@ from ddp_invariants.session import selection
         ([PROPERTIES / "test_buf.py", PROPERTIES / "test_shard.py"], "buf", ["ddp"]),
         ([PROPERTIES, Path(__file__)], "shard1", ["ddp", "sampler"]),
         ([PROPERTIES], "(", ["ddp", "sampler"]),
+        ([PROPERTIES], "shard1 or hypothesis", ["ddp", "sampler"]),  # A marker of every property.
     ],
 )
 def test_only_the_side_that_is_judged_is_probed(

@@ -49,8 +49,9 @@ def first(error: BaseException) -> BaseException:
 
     Python makes a RuntimeError of a StopIteration in a generator, without the generator's frame.
     """
-    made_by_python = error.args == ("generator raised StopIteration",)
-    return error.__cause__ if made_by_python and error.__cause__ is not None else error
+    # No argument is compared: it may be an array, or an object whose comparison raises.
+    cause = error.__cause__
+    return cause if type(error) is RuntimeError and isinstance(cause, StopIteration) else error
 
 
 def origin(error: BaseException) -> dict[str, Any]:
