@@ -229,8 +229,8 @@ def test_a_session_that_is_terminated_or_killed_leaves_no_process(
 ) -> None:
     """The hosts and ranks of the main process and of its workers end with the session.
 
-    A session that is terminated, as at the end of a time limit, prints its results so far.
-    `test_watch.py` interrupts a session by key.
+    A session that is terminated, as at the end of a time limit, ends as after Ctrl-C, which
+    `test_watch.py` presses.
     """
     command = [
         sys.executable,
@@ -266,7 +266,9 @@ def test_a_session_that_is_terminated_or_killed_leaves_no_process(
             == set()
         )
     text = (tmp_path / "output").read_text()
-    assert ("cases judged" in text) == (number is signal.SIGTERM), text
+    interrupted = number is signal.SIGTERM
+    assert ("KeyboardInterrupt" in text) == interrupted, text
+    assert session.returncode == (pytest.ExitCode.INTERRUPTED if interrupted else -number)
     assert "Traceback" not in text
 
 

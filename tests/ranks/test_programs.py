@@ -164,13 +164,13 @@ ALTERATIONS: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Tra
     ),
     (
         "GRAD-13",
-        "with all forwards before one backward the gradient is not",
+        "with all forwards before one backward, the gradient is not",
         replace(CASE, accumulation=2).with_situation(PassOrder("joint")),
         lambda e: everywhere(e, "reduced", 1, FACTOR, raised),
     ),
     (
         "GRAD-13",
-        "with a layer called twice the gradient is not",
+        "with a layer called twice, the gradient is not",
         replace(
             CASE,
             optimizer=Optimizer(log2_lr=-24),
@@ -183,7 +183,7 @@ ALTERATIONS: list[tuple[str, str, TrainingCase, Callable[[TrainingEvidence], Tra
     ),
     (
         "GRAD-13",
-        "with a layer computed again in backward the gradient is not",
+        "with a layer computed again in backward, the gradient is not",
         replace(
             CASE,
             model=Model(

@@ -228,7 +228,8 @@ def test_a_limit_of_processes_ends_a_session_without_a_verdict(
     done = subprocess.run(
         [*AS_NOBODY, "bash", "-c", f'ulimit -u {processes}; exec "$@"', "bash", *command],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # The start of numpy needs threads of its own.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=120,
