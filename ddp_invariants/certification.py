@@ -5,7 +5,7 @@
 Importing this module imports Hypothesis. torch is imported only in the ranks that it starts.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,8 +18,6 @@ from ddp_invariants.discovery.unsettled import Unsettled, unsettled
 from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.invariants.sampler_view import sharding
-from ddp_invariants.invariants.view import training
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records import reading
@@ -188,8 +186,7 @@ def _discovered(
     Raises:
         LoadFailure: It cannot be tested.
     """
-    judged: dict[probe.Side, Collection[str]] = {"ddp": training.rules, "sampler": sharding.rules}
-    sides = {side for side, about in judged.items() if any(rule in about for rule in rules)}
+    sides = probe.sides_of(rules)
     discovered = probe.discover(pool, ddp, sampler, max_world_size, sides=sides)
     wrong = [*discovered.claims_refused(), *discovered.stale()]
     if wrong:

@@ -8,7 +8,7 @@ Most probes are simulated, if the implementation can be. A probe that fails ther
 ranks, and they decide. The probes of the way in which gradients are sent run on real ranks alone.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,8 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.crashes import crash_of
+from ddp_invariants.invariants.sampler_view import sharding
+from ddp_invariants.invariants.view import training
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
@@ -48,6 +50,13 @@ HANGS = 3
 """Number of hanging probes after which no other probe is run."""
 HUNG_PATIENCE = 3.0
 """Seconds a probe gets once one has hung; a probe that does not hang takes some milliseconds."""
+
+
+def sides_of(rules: Iterable[str]) -> list[Side]:
+    """Return the sides of the implementation that some rules are about."""
+    judged: dict[Side, Collection[str]] = {"ddp": training.rules, "sampler": sharding.rules}
+    named = {*rules}
+    return [side for side in SIDES if named.intersection(judged[side])]
 
 
 def discover(

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,11 +12,10 @@ import pytest
 # after the hosts were started.
 from _pytest.mark import _parse_expression
 
-from ddp_invariants.discovery.probe import SIDES, Side
+from ddp_invariants.discovery.probe import SIDES, Side, sides_of
 from ddp_invariants.errors import NamingError
-from ddp_invariants.invariants.sampler_view import sharding
-from ddp_invariants.invariants.view import training
 from ddp_invariants.report.rulebook import PROPERTIES, near
+from ddp_invariants.session.ending import rule_of
 
 _WORDS = {"and", "or", "not"}
 
@@ -58,21 +57,15 @@ def sides(config: pytest.Config) -> Collection[Side]:
     if _unknown(expression, properties):  # It may be a marker or another keyword of pytest.
         return SIDES
     names = [each[0] for each in properties if selected.evaluate(each)]
-    judged: dict[Side, Collection[str]] = {"ddp": training.rules, "sampler": sharding.rules}
-    starts = {
-        side: tuple(f"test_{rule.replace('-', '').lower()}_" for rule in rules)
-        for side, rules in judged.items()
-    }
-    return [side for side in SIDES if any(name.startswith(starts[side]) for name in names)] or SIDES
+    return sides_of(map(rule_of, names)) or SIDES
 
 
-def _unknown(expression: str, properties: Iterable["_Names"]) -> list[str]:
+def _unknown(expression: str, properties: Sequence["_Names"]) -> list[str]:
     """Return the words of an expression that are in no property's names."""
-    known = [*properties]
     return [
         word
         for word in re.findall(r"[^\s()]+", expression)
-        if word not in _WORDS and not any(names(word) for names in known)
+        if word not in _WORDS and not any(names(word) for names in properties)
     ]
 
 
