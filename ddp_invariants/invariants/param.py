@@ -162,10 +162,10 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         scaled=8,
         autocast=8,
     ),
+    of_reduced=("trajectory",),
     after="PARAM-2",
     script=Script(checks=("twin", "plain", "mean", "trajectory"), follows_main=False),
     level="core",
-    of_reduced=("trajectory",),
 )
 def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle: bitwise if the arithmetic is exact, else within a derived bound."""

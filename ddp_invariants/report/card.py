@@ -207,7 +207,7 @@ def words(account: LevelAccount) -> str:
     parts = [", ".join(map(_told, account.broken))] if account.broken else []
     if account.unsettled:
         parts.append(f"no verdict on {_rules(account.unsettled)}")
-    held = ", ".join(filter(None, (*_whole(account), _rules(_parts(account)))))
+    held = _held(account)
     if held:
         parts.append(
             f"{held} hold for {SUBJECTS[account.level]}, each rule in "
@@ -218,21 +218,17 @@ def words(account: LevelAccount) -> str:
     return f"{account.verdict}: {'; '.join(parts) or 'no rule applies'}"
 
 
-def _whole(account: LevelAccount) -> list[str]:
-    """Return the invariants all of whose rules hold."""
-    failing = {invariant_of(rule) for rule in _open(account)}
+def _held(account: LevelAccount) -> str:
+    """Return the invariants all of whose rules hold, and the rules that hold of other invariants.
+
+    An invariant with a rule that is violated, or has no verdict, is left out.
+    """
+    open_rules = [*account.unsettled, *(rule for each in account.broken for rule in each.rules)]
+    failing = {invariant_of(rule) for rule in open_rules}
     untested = {invariant_of(rule) for rule in account.untested}
-    held = dict.fromkeys(invariant_of(rule) for rule in account.holds)
-    return [invariant for invariant in held if invariant not in failing | untested]
-
-
-def _parts(account: LevelAccount) -> list[str]:
-    """Return the rules that hold of invariants with other rules that were not tested."""
-    failing = {invariant_of(rule) for rule in _open(account)}
-    partly = {invariant_of(rule) for rule in account.untested} - failing
-    return [rule for rule in account.holds if invariant_of(rule) in partly]
-
-
-def _open(account: LevelAccount) -> list[str]:
-    """Return the rules that are violated, or have no verdict."""
-    return [*account.unsettled, *(rule for each in account.broken for rule in each.rules)]
+    held = [rule for rule in account.holds if invariant_of(rule) not in failing]
+    whole = dict.fromkeys(map(invariant_of, held))
+    parts = [rule for rule in held if invariant_of(rule) in untested]
+    return ", ".join(
+        filter(None, (*(each for each in whole if each not in untested), _rules(parts)))
+    )
