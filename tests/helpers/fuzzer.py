@@ -43,7 +43,10 @@ def main() -> None:
     """Collect the properties, and run one of them."""
     collector = Collector()
     ignored = "ignore::pytest.PytestAssertRewriteWarning"
-    options = ["--collect-only", "-m=hypothesis", f"--pythonwarnings={ignored}", *sys.argv[1:]]
+    # Where CI is set, Hypothesis fixes its seed by itself, and HypoFuzz would leave the tests out.
+    profile = "--hypothesis-profile=default"
+    options = ["--collect-only", "-m=hypothesis", profile, f"--pythonwarnings={ignored}"]
+    options += sys.argv[1:]
     status = pytest.main(["-p", "no:cacheprovider", *options], plugins=[collector])
     assert status == 0, status
     for item in collector.items:
