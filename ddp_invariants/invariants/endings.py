@@ -58,8 +58,9 @@ def no_end(
         f"world size {world_size}, after {incident.seconds:.1f} s"
         + (f": {incident.seen}" if incident.seen else ""),
         "; ".join(places),
-        perhaps or (incident.overload if verb == "hung" else ""),
+        perhaps,
         notes,
+        overload=incident.overload if verb == "hung" else "",
     )
 
 

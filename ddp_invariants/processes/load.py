@@ -17,8 +17,6 @@ STOLEN = 0.25
 """Share of the processors' time, from which on other virtual machines take too much of it."""
 LATE = 0.5
 """Seconds of delay, from which on a process is woken too late. An idle machine needs milliseconds."""
-OVERLOADED = "the machine is overloaded"
-"""The beginning of each text about an overload."""
 _BEATS, _PAUSE = 10, 0.05
 _STEAL = 7
 """The column of /proc/stat with the time that the hypervisor gave to other machines."""
@@ -53,7 +51,7 @@ class Load(NamedTuple):
     @property
     def excess(self) -> str:
         """The overload in words; empty if there is none."""
-        return f"{OVERLOADED}: {self.words}" if self.is_over else ""
+        return f"the machine is overloaded: {self.words}" if self.is_over else ""
 
 
 IDLE = Load(0.0, 0.0, 0.0)

@@ -58,6 +58,8 @@ class Failure(Strict):
             smallest case; empty if no condition is known.
         retells: The rule whose fact this is, if a rule about a situation tells the fact of another
             rule; otherwise empty.
+        overload: The overload of the machine in words, if ranks may have been late because of it;
+            otherwise empty.
     """
 
     rule: str
@@ -71,6 +73,7 @@ class Failure(Strict):
     first: str = ""
     condition: str = ""
     retells: str = ""
+    overload: str = ""
 
     def told_by(self, rule: str, situation: str) -> "Failure":
         """Return the failure as a rule about a situation tells it.

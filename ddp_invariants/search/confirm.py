@@ -55,7 +55,6 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         case, seen = repeated(runner, failure.rule, case)
     runs = ALL_RULES[failure.rule].confirmations
     reported, evidence = as_reported(runner, failure, case, seen), seen[0][1] if seen else None
-    reported = messages.sure(reported) if len(seen) == runs else reported
     path = path_of(runner, case, failure.rule)
     repeat = messages.how_to_repeat(runner.options.command, failure.rule, rule, path)
     unstored = store(runner, case, reported, (len(seen), runs), evidence, repeat)

@@ -2,14 +2,12 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ddp_invariants.cases.case import Case, TrainingCase, describe
 from ddp_invariants.discovery.lacking import NEVER
 from ddp_invariants.invariants import ALL_RULES, SHIPPED
 from ddp_invariants.invariants.live import ENDS
-from ddp_invariants.processes.load import OVERLOADED
 from ddp_invariants.records.verdict import Failure, Violation
 from ddp_invariants.records.violation import is_stored
 from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES
@@ -57,8 +55,10 @@ def violation(
         labelled("where", failure.where),
         labelled("got", failure.got),
     ]
-    if failure.perhaps:
-        fields.append(labelled("perhaps", failure.perhaps))
+    k, n = repeated
+    # No overload explains what every run shows.
+    if perhaps := failure.perhaps or (failure.overload if k < n else ""):
+        fields.append(labelled("perhaps", perhaps))
     if failure.first:
         fields.append(labelled("root cause (same case)", failure.first))
     if failure.event:
@@ -67,7 +67,6 @@ def violation(
     only = "; ".join(filter(None, (perturbed, failure.condition)))
     if only:
         fields.append(labelled("only when", only))
-    k, n = repeated
     fields += [
         labelled("case", describe(case)),
         labelled("confirmed", f"in {k} of {n} runs in fresh processes"),
@@ -104,11 +103,6 @@ def _seen(failure: Failure, tested: str) -> str:
     return f" (seen while {tested} was tested)" if tested not in ("", failure.rule) else ""
 
 
-def sure(failure: Failure) -> Failure:
-    """Return a failure that every run showed again: no overload of the machine explains it."""
-    return replace(failure, perhaps="") if failure.perhaps.startswith(OVERLOADED) else failure
-
-
 def not_repeated(
     failure: Failure,
     implementation: str,
@@ -130,7 +124,7 @@ def not_repeated(
         unstored: Why the file could not be written that the command reads; empty if it was.
         overload: The overload of the machine in words; empty for none.
     """
-    overload = failure.perhaps if failure.perhaps.startswith(OVERLOADED) else overload
+    overload = failure.overload or overload
     cause = (
         f"{overload}. Repeat it on a quiet machine, or with fewer workers (-n 1)"
         if overload and failure.rule == ENDS  # No overload makes a value wrong.

@@ -18,7 +18,7 @@ from ddp_invariants.processes.process import HostClient
 from ddp_invariants.processes.watch import Watch
 from ddp_invariants.records.evidence import Incident
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.search.messages import not_repeated, sure
+from ddp_invariants.search.messages import not_repeated, violation
 
 BUSY = Load(CROWDED, 0.0, 0.0)
 HUNG = Failure("LIVE-1", "a rank hung", "world size 2, after 100.0 s", "rank 1 gave no answer")
@@ -74,21 +74,29 @@ def test_a_hang_on_an_overloaded_machine_says_so() -> None:
     incident = Incident("hung", {1: "gave no answer"}, {}, 100.0, overload=BUSY.excess)
     failure = judge(replace(right(), incident=incident))["LIVE-1"].failure
     assert failure is not None
-    assert failure.perhaps == BUSY.excess
+    assert failure.overload == BUSY.excess
 
 
-def test_no_overload_explains_a_death_or_what_every_run_shows() -> None:
-    """A busy machine makes ranks late: it ends none, and a failure that repeats is no accident."""
+def test_no_overload_explains_a_death() -> None:
+    """A busy machine makes ranks late, and it ends none."""
     incident = Incident("died", {1: "died"}, {}, 1.0, overload=BUSY.excess)
     died = judge(replace(right(), incident=incident))["LIVE-1"].failure
     assert died is not None
-    assert died.perhaps == ""
-    assert sure(replace(HUNG, perhaps=BUSY.excess)).perhaps == ""
-    assert sure(replace(HUNG, perhaps="a wait is missing")).perhaps == "a wait is missing"
+    assert died.overload == ""
+
+
+def test_no_overload_explains_what_every_run_shows() -> None:
+    """A failure that repeats each time is no accident; one that repeats now and then may be."""
+    failure = replace(HUNG, overload=BUSY.excess)
+    always, once = (
+        violation(failure, "mine:Ddp", CASE, repeated=(k, 3), repeat="again") for k in (3, 1)
+    )
+    assert "overloaded" not in always
+    assert "the machine is overloaded: 4.0 threads" in " ".join(once.split())
 
 
 @pytest.mark.parametrize(
-    ("perhaps", "now", "told", "untold"),
+    ("then", "now", "told", "untold"),
     [
         ("", "", "the failure depends on chance", "overloaded"),
         ("", BUSY.excess, "the machine is overloaded: 4.0 threads", "chance"),
@@ -97,12 +105,12 @@ def test_no_overload_explains_a_death_or_what_every_run_shows() -> None:
     ids=["quiet", "busy now", "busy then"],
 )
 def test_a_failure_that_did_not_repeat_is_put_down_to_the_machine_and_not_to_chance(
-    perhaps: str, now: str, told: str, untold: str
+    then: str, now: str, told: str, untold: str
 ) -> None:
     """An overload, when the failure was seen or when it was repeated, explains it better."""
     text = " ".join(
         not_repeated(
-            replace(HUNG, perhaps=perhaps),
+            replace(HUNG, overload=then),
             "mine:Ddp",
             CASE,
             runs=3,
