@@ -1,12 +1,15 @@
 """The failure of a run that did not end: where each rank is, in words."""
 
 import re
+from collections.abc import Mapping
 
 from ddp_invariants.records.evidence import Incident, RankEvidence
 from ddp_invariants.records.verdict import Failure
 
 _LOOP = re.compile(r"ranks/training/(run|resume|stepper|passes|trained|plain)\.py")
 """The modules of the suite's own training loop. Other modules of that folder run inside the model."""
+_IDENTITY = re.compile(r"\b0x[0-9a-f]+\b|^thread \d+", re.MULTILINE)
+"""The number of a thread or of an object, in which ranks differ although they do the same."""
 
 
 def _of_the_implementation(text: str) -> str:
@@ -33,14 +36,20 @@ def no_end(
     """Return the failure of a run in which a rank hung or died; None if there was no incident."""
     if incident is None:
         return None
+    printed = {rank: text for rank, text in incident.stacks.items() if text}
     notes = "\n".join(
-        f"rank {rank} printed:\n{_of_the_implementation(text)}"
-        for rank, text in incident.stacks.items()
-        if text
+        f"{_ranks(alike)} printed:\n{_of_the_implementation(printed[alike[0]])}"
+        for alike in _alike({rank: _IDENTITY.sub("", text) for rank, text in printed.items()})
     )
     verb = "hung" if incident.kind == "hung" else "died"
     another = " while another raised" if perhaps else ""
-    places = [whereabouts(incident, rank) for rank in sorted(incident.ranks)]
+    places = [
+        whereabouts(incident, first)
+        + (f" ({_ranks(others)} likewise)" if (others := tuple(alike)) else "")
+        for first, *alike in _alike(
+            {rank: _whereabouts(incident, rank) for rank in sorted(incident.ranks)}
+        )
+    ]
     places += [
         (
             f"rank {members[number]} went on to the "
@@ -64,13 +73,27 @@ def no_end(
     )
 
 
+def _alike(texts: Mapping[int, str]) -> list[tuple[int, ...]]:
+    """Return the ranks of each text, in the order of the first of them."""
+    ranks: dict[str, tuple[int, ...]] = {}
+    for rank, text in texts.items():
+        ranks[text] = (*ranks.get(text, ()), rank)
+    return list(ranks.values())
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 def whereabouts(incident: Incident, rank: int) -> str:
     """Return the place of a rank that gave no answer, from its issued calls and its stack."""
+    return f"rank {rank} {_whereabouts(incident, rank)}"
+
+
+def _whereabouts(incident: Incident, rank: int) -> str:
     how, calls = incident.ranks[rank], incident.calls.get(rank)
     if rank in incident.statuses:
-        return f"rank {rank} {how}" + (
-            f" after {calls.issued} collectives" if calls is not None else ""
-        )
+        return how + (f" after {calls.issued} collectives" if calls is not None else "")
     place = _place(incident.stacks.get(rank, ""))
     at = (
         f"{'and ' if calls is not None else ''}is at {place}"
@@ -78,12 +101,12 @@ def whereabouts(incident: Incident, rank: int) -> str:
         else f"{'and ' if calls is not None else ''}{how}"
     )
     if calls is None:
-        return f"rank {rank} {at}"
+        return at
     waiting, last = calls.call(calls.waiting), calls.call(calls.issued)
     if waiting is not None:
-        return f"rank {rank} waits in {waiting.described(calls.waiting)} at {waiting.site}"
+        return f"waits in {waiting.described(calls.waiting)} at {waiting.site}"
     return (
-        f"rank {rank} issued {calls.issued} "
+        f"issued {calls.issued} "
         f"collectives{f', the last {last.described(calls.issued)} at {last.site},' if last else ''} "
         f"{at}"
     )

@@ -14,7 +14,6 @@ from ddp_invariants.invariants.rule import CONFIRMATIONS
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Failure, Finding, Outcome, Replayed
 from ddp_invariants.search.confirm import as_reported
-from ddp_invariants.search.messages import sure
 from ddp_invariants.search.runner import Options, Runner
 
 
@@ -104,7 +103,6 @@ def _summed_up(name: str, case: Case, runs: list[dict[str, Finding]], lifeless: 
     )
     seen = sum(any(finding.failure is not None for finding in run.values()) for run in runs)
     if failures:
-        failures = tuple(map(sure, failures)) if seen == len(runs) else failures
         return Replayed(Outcome.VIOLATED, name, case, rules, failures, seen, len(runs))
     if lifeless:
         return Replayed(Outcome.INCONCLUSIVE, name, case, rules, runs=len(runs), reason=lifeless)
