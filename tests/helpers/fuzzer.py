@@ -43,6 +43,9 @@ def main() -> None:
     """Collect the properties, and run one of them."""
     collector = Collector()
     ignored = "ignore::pytest.PytestAssertRewriteWarning"
+    # A test takes the settings that are the default when its module is imported.
+    for name in [name for name in sys.modules if name.startswith("properties.")]:
+        del sys.modules[name]
     # Where CI is set, Hypothesis fixes its seed by itself, and HypoFuzz would leave the tests out.
     profile = "--hypothesis-profile=default"
     options = ["--collect-only", "-m=hypothesis", profile, f"--pythonwarnings={ignored}"]
