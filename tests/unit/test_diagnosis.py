@@ -352,18 +352,20 @@ def test_a_starts_cause_is_named_and_a_near_miss_of_it_is_not(
     )
 
 
-def test_buffers_that_alone_were_not_broadcast_are_named() -> None:
+@pytest.mark.parametrize(("buffer", "is_saved"), [("count", True), ("seen", False)])
+def test_buffers_that_alone_were_not_broadcast_are_named(buffer: str, *, is_saved: bool) -> None:
     """A buffer that keeps the value its rank built is diagnosed as never broadcast.
 
-    This holds for integers, floats and bools.
+    This holds for integers, floats and bools. A buffer that no state_dict holds is called one.
     """
-    evidence = right(replace(THREE, world_size=4))
-    own = evidence.ranks[1].tensors["built buffers", 0].by_name["layers.5.count"]
-    failure = judge(altered(evidence, 1, "forward buffers", 0, "layers.5.count", lambda _: own))[
+    evidence, name = right(replace(THREE, world_size=4)), f"layers.5.{buffer}"
+    own = evidence.ranks[1].tensors["built buffers", 0].by_name[name]
+    failure = judge(altered(evidence, 1, "forward buffers", 0, name, lambda _: own))[
         "INIT-2"
     ].failure
     assert failure is not None
     assert failure.perhaps.startswith("rank 1 still holds its own initial value: never broadcast")
+    assert ("persistent=False" not in failure.perhaps) is is_saved
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,15 @@ def _predictions(
 ) -> Iterator[Prediction]:
     """Yield all known explanations; their order has no effect."""
     world_size = len(built_W)
+    left_out = (
+        "; a state_dict leaves this buffer out (persistent=False)"
+        if name in view.case.model.unsaved
+        else ""
+    )
     yield Prediction(
         "never broadcast",
         built_W,
-        lambda rank: f"rank {rank} still holds its own initial value: never broadcast",
+        lambda rank: f"rank {rank} still holds its own initial value: never broadcast{left_out}",
     )
     for source in range(1, world_size):
         yield copied(
