@@ -91,6 +91,19 @@ def test_a_right_wrapper_is_still_a_module(make_trial: TrialMaker, ddp: str) -> 
         assert findings["PARAM-3"].compared
 
 
+def test_a_copy_takes_a_batch_of_another_size_than_the_step_before(make_trial: TrialMaker) -> None:
+    """A copy with dropout does not use the numbers that were drawn for an earlier batch."""
+    case = replace(
+        CASE,
+        model=Model(2, (Layer("linear", 2), Layer("dropout"))),
+        data=Data(samples=10, batch_size=3),
+        situations=(ModuleUse(("copies", "wrapper copies")),),
+    )
+    findings = make_trial(scope=Scope()).findings(case)
+    assert _failures(findings) == {}
+    assert findings["MOD-3"].compared
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_shows_in_its_use_alone(make_trial: TrialMaker, fault: str) -> None:
     """Plain training shows nothing; the use of the module violates the rule."""

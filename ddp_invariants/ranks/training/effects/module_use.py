@@ -183,6 +183,8 @@ def _train_copy(module: Replica, inputs: Tensor) -> list[str]:
     held = list(_state(module))
     copy = deepcopy(module)
     copy.at_forward = None
+    for layer in copy.drawing:
+        layer.given = None  # The twin's, for its last batch; this one may have another size.
     rows = [f"the copy holds the module's values: {_values(copy) == _values(module)}"]
     copy.eval()
     rows.append(f"the module is in training after the copy's eval(): {module.training}")
