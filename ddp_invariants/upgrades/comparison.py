@@ -277,8 +277,24 @@ _READ: dict[str, Callable[[RankEvidence], list[str]]] = {
 """Readers of the values that must match exactly: each returns a list of lines of a rank."""
 
 
+_FROM_INDICES = {
+    "indices": "shards",
+    "lengths": "lengths",
+    "batches of a DataLoader": "batches",
+    "indices of workers": "worked",
+    "indices after a saved state": "resumed",
+}
+"""What follows from the indices of a sampler, and the keys of its answers; each may follow from the
+one before."""
+_OF_A_SAMPLER = ({"an exception": "raised"}, {"arguments refused": "refused"}, _FROM_INDICES)
+
+
 def _sampler_answers(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
-    """Yield the first difference in a sampler's answers, all of which must match exactly."""
+    """Yield differences in a sampler's answers, all of which must match exactly.
+
+    Of subjects that follow from one another, the first difference is told. None is told beside an
+    exception.
+    """
     ends = [
         f"it {side.incident.kind}" if side.incident is not None else "by itself"
         for side in (old, new)
@@ -288,26 +304,31 @@ def _sampler_answers(old: ShardEvidence, new: ShardEvidence) -> Iterator[Differe
         return
     if old.incident is not None:
         return
-    for old_answer, new_answer in zip(old.answers, new.answers, strict=False):
-        for subject, key in (
-            ("an exception", "raised"),
-            ("arguments refused", "refused"),
-            ("indices", "shards"),
-            ("lengths", "lengths"),
-            ("batches of a DataLoader", "batches"),
-            ("indices of workers", "worked"),
-            ("indices after a saved state", "resumed"),
-        ):
-            first, second = old_answer.get(key), new_answer.get(key)
-            if _short(first) != _short(second) or (key != "raised" and first != second):
-                yield Difference(
+    answers = list(zip(old.answers, new.answers, strict=False))
+    for keys in _OF_A_SAMPLER:
+        found = next(
+            (
+                Difference(
                     "discrete",
                     subject,
                     f"W={old.case.world_size}, N={old.case.data.samples}",
-                    _short(first),
-                    _short(second),
+                    _short(old_answer.get(key)),
+                    _short(new_answer.get(key)),
                 )
+                for old_answer, new_answer in answers
+                for subject, key in keys.items()
+                if _differ(key, old_answer.get(key), new_answer.get(key))
+            ),
+            None,
+        )
+        if found is not None:
+            yield found
+            if found.subject == "an exception":
                 return
+
+
+def _differ(key: str, first: Any, second: Any) -> bool:
+    return _short(first) != _short(second) or (key != "raised" and first != second)
 
 
 def _short(answer: Any) -> str:

@@ -1034,3 +1034,26 @@ def test_long_answers_of_samplers_are_compared_whole() -> None:
         difference.sort
         for difference in comparison.compared(old, new, Declarations(), SamplerDeclarations())
     ]
+
+
+def test_no_difference_of_a_sampler_hides_one_that_does_not_follow_from_it() -> None:
+    """Refused arguments and indices are told side by side; lengths that follow are not told."""
+    plain: dict[str, object] = {
+        "raised": None,
+        "refused": {"rank -1 of 2": "ValueError"},
+        "shards": [[[0, 2], [1]]],
+        "lengths": [[2, 1]],
+    }
+    changed = {**plain, "refused": {}, "shards": [[[0, 2], [1, 2]]], "lengths": [[2, 2]]}
+    raising = {**changed, "raised": {"type": "ValueError", "phase": "making it", "message": ""}}
+    case = ShardCase(data=Data(samples=3))
+    old, new, raised = (
+        ShardEvidence(case, (answer, answer)) for answer in (plain, changed, raising)
+    )
+    for other, subjects in (
+        (new, ["arguments refused", "indices"]),
+        (raised, ["an exception"]),
+        (old, []),
+    ):
+        found = comparison.compared(old, other, Declarations(), SamplerDeclarations())
+        assert [each.subject for each in found if each.kind == "discrete"] == subjects
