@@ -452,7 +452,7 @@ OF_SAMPLERS = {
         """,
     ),
     "every other epoch": Alteration(
-        "rule: SHARD-5",
+        "discrete: indices",
         "several epochs",
         """
         plain = DistributedSampler.set_epoch
