@@ -1,6 +1,7 @@
 """Tests of the surface: the facts that a program meets before it trains."""
 
 import re
+from pathlib import Path
 
 import pytest
 from probed import Discover
@@ -28,6 +29,38 @@ def test_the_surface_of_torch_has_its_buckets_its_refusals_and_its_defaults(pool
     assert "torch.nn.parallel.distributed.DistributedDataParallel.no_sync" in facts
     name = "length of the sampler for 50000003 samples, 7 ranks, drop_last=False"
     assert facts[name] == "7142858"
+
+
+HOLDING = """
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+class Attribute(DistributedDataParallel):
+    def __init__(self, module):
+        super().__init__(module)
+        self.broadcasts = True
+
+class Property(DistributedDataParallel):
+    @property
+    def broadcasts(self):
+        return True
+
+    @property
+    def raises(self):
+        raise ValueError
+"""
+
+
+def test_an_attribute_that_becomes_a_property_has_the_same_value(
+    pool: Pool, tmp_path: Path
+) -> None:
+    """A program reads both alike. A property that raises is no attribute."""
+    (tmp_path / "holding.py").write_text(HOLDING)
+    facts = [
+        pool.surface(Ddp(f"{tmp_path}/holding.py:{name}"), Sampler())
+        for name in ("Attribute", "Property")
+    ]
+    assert [each["attribute broadcasts of a wrapped module"] for each in facts] == ["True"] * 2
+    assert "attribute raises of a wrapped module" not in facts[1]
 
 
 def test_the_surface_is_the_same_in_every_process(pool: Pool) -> None:

@@ -1,8 +1,9 @@
 """The facts of a wrapped module in a world of one rank: its buckets, its outputs, its refusals."""
 
 import datetime as dt
+import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from typing import Any
@@ -149,11 +150,19 @@ class _Wrapper:
         return len(self._sent())
 
     def attributes(self) -> dict[str, str]:
-        """Return the public attributes of a wrapped module that are plain values, by name."""
+        """Return the public attributes of a wrapped module that are plain values, by name.
+
+        An attribute may become a property with the same value, which changes nothing for a program.
+        """
         values: dict[str, Any] = {}
 
         def wrap() -> str:
-            values.update(vars(self.wrap(nn.Linear(2, 2))))
+            wrapped = self.wrap(nn.Linear(2, 2))
+            members = inspect.getmembers_static(type(wrapped))
+            properties = [name for name, member in members if isinstance(member, property)]
+            for name in (*vars(wrapped), *properties):
+                with suppress(Exception):  # A property may have a value in training alone.
+                    values[name] = getattr(wrapped, name)
             return "made"
 
         return {
