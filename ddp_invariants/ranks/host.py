@@ -26,6 +26,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -148,6 +149,7 @@ def _end(*_: object) -> NoReturn:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+    remove_written_modules()
     # The controller puts the folder first (`processes.hosts.environment`).
     root = Path(os.environ.get("PYTHONPATH", "").split(os.pathsep)[0])
     if root.name.startswith(HANDED):
@@ -158,6 +160,18 @@ def _end(*_: object) -> NoReturn:
         if os.getppid() != int(sys.argv[2]):
             remove_handed(root)
     os._exit(0)
+
+
+def remove_written_modules() -> None:
+    """Remove the folder into which older versions of torch write a module when they are imported.
+
+    They would remove it at the interpreter's exit, which a host does not have.
+    """
+    writing = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    folder = getattr(writing, "_TEMP_DIR", None)
+    if isinstance(folder, tempfile.TemporaryDirectory):
+        with contextlib.suppress(OSError):
+            folder.cleanup()
 
 
 def remove_handed(root: Path) -> None:
