@@ -1,7 +1,7 @@
 """Simulated upgrades: interpreters like this one that alter torch right after its import.
 
 The script runs `ddp-invariants compare` for each alteration, and for this interpreter against
-itself. It prints the differences that were found. A run of all takes more than an hour. A `+` between names
+itself. It prints the differences that were found. A run of all takes two hours. A `+` between names
 puts several alterations into one interpreter, where none may hide another:
 
     python tests/upgrades.py [NAME[+NAME…]…]
@@ -135,7 +135,7 @@ def main() -> None:
         for number, together in enumerate(sys.argv[1:] or ALTERATIONS):
             names = together.split("+")
             python = interpreter(Path(folder) / str(number), *names)
-            status, differences = compared(old, python, 150)
+            status, differences = compared(old, python, 300)
             starts = tuple(ALTERATIONS[name].wanted for name in names)
             for name, wanted in zip(names, starts, strict=True):
                 found = any(difference.startswith(wanted) for difference in differences)

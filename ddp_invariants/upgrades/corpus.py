@@ -1,13 +1,17 @@
 """The cases of a comparison."""
 
 import hashlib
+from contextlib import suppress
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from ddp_invariants.cases.case import Case, ShardCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, describe
 from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.probe_case import probe_case
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.drawing import independent
 from ddp_invariants.search.search import Asked
@@ -53,11 +57,28 @@ LARGE_SCALES: tuple[ShardCase, ...] = (
 def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
     """Return cases of all rules' properties in turn; the name determines them.
 
-    Every third case is a sampler's: sampler rules are few, and their cases cheap. In a long run,
-    the first tenth are samplers' cases at a large scale.
+    The first tenth are samplers' cases at a large scale. Up to a third are the small cases that
+    probe capabilities, so that a run of the default size has every situation, also the rare ones.
+    The others are random, and every third of them is a sampler's: sampler rules are few, and their
+    cases cheap.
     """
-    large = [scope.fit_shards(case) for case in LARGE_SCALES[: count // 10]]
-    return [*large, *_random_cases(scope, count - len(large), name)]
+    chosen: list[Case] = [scope.fit_shards(case) for case in LARGE_SCALES[: count // 10]]
+    chosen += _probes(scope, name)[: count // 3]
+    return [*chosen, *_random_cases(scope, count - len(chosen), name)]
+
+
+def _probes(scope: Scope, name: str) -> list[TrainingCase]:
+    """Return the cases that probe what both sides offer, in an order that the name determines."""
+    cases = []
+    for capability in TRAINING.keys() - scope.without:
+        with suppress(CaseError):  # It needs more ranks than there are.
+            case, _ = probe_case(capability, scope)
+            cases += [case] if TRAINING[capability].present(case) else []
+    return sorted(cases, key=lambda case: _digest(f"{name} {describe(case)}"))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 def _random_cases(scope: Scope, count: int, name: str) -> list[Case]:
@@ -76,9 +97,8 @@ def _random_cases(scope: Scope, count: int, name: str) -> list[Case]:
         .flatmap(lambda rule: cases_for(rule, scope).map(lambda case: Asked(rule, case)))
     )
     drawn: list[Case] = []
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
 
-    @seed(int.from_bytes(digest, "big"))
+    @seed(int.from_bytes(_digest(name), "big"))
     @settings(
         max_examples=count,
         database=None,

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from probed import Discover
 
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.upgrades.corpus import LARGE_SCALES, drawn_cases
@@ -83,6 +86,16 @@ def test_a_long_run_has_samplers_at_large_scales(pool: Pool, discovered: Discove
     cases = drawn_cases(scope, 40, "0")
     assert len(cases) == 40
     assert cases[:4] == list(LARGE_SCALES[:4])
+
+
+def test_a_run_of_the_default_size_has_every_situation_that_both_sides_offer() -> None:
+    """Each capability is in some case, unless a side refuses it."""
+    scope = Scope(2, frozenset({"clipping"}))
+    cases = [case for case in drawn_cases(scope, 300, "0") if isinstance(case, TrainingCase)]
+    missing = {
+        name for name, each in TRAINING.items() if not any(each.present(case) for case in cases)
+    }
+    assert missing == {"clipping"}
 
 
 def test_a_surface_that_ends_its_process_is_a_fact(
