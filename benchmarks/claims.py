@@ -73,7 +73,7 @@ def _answer(subject: str) -> str | None:
     if word == "argument":
         return _argument(name)
     if attribute := re.fullmatch(r"surface attribute (\w+) of a wrapped module", subject):
-        return repr(getattr(_ddp(linear), attribute[1], None)).replace("None", "none")
+        return _attribute(attribute[1])
     if defaults := re.fullmatch(r"surface defaults of (\w+)", subject):
         made = getattr(torch.optim, defaults[1])(linear.parameters(), lr=0.5)
         return str(sorted(made.defaults.items()))
@@ -87,7 +87,7 @@ def _answer(subject: str) -> str | None:
             _ddp(nn.Linear(2, 2, dtype=torch.complex64))
         except RuntimeError as error:
             return f"refused RuntimeError in wrap: {error}"
-        return "right"
+        return None  # One rank cannot show that it is right.
     if word == "surface" and name.startswith("torch."):
         return _public(name)
     return None
@@ -97,6 +97,18 @@ def _ddp(*arguments: Any, **options: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     return DistributedDataParallel(*arguments, **options)
+
+
+def _attribute(name: str) -> str:
+    """Return a plain value of a wrapped module; "none" if it has none of that name."""
+    from torch import nn
+
+    try:
+        value = getattr(_ddp(nn.Linear(2, 2)), name)
+    except Exception:  # noqa: BLE001 - a property may have a value in training alone
+        return "none"
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return repr(value) if plain else "none"
 
 
 def _argument(name: str) -> str:
@@ -111,7 +123,17 @@ def _argument(name: str) -> str:
 
 
 def _ends(call: Callable[[], object]) -> str:
-    """Return how a call ends, with its warnings."""
+    """Return how a call ends, with the warnings that usual calls do not give."""
+    from torch import nn
+
+    end, given = _ended(call)
+    _, usual = _ended(lambda: _ddp(nn.Linear(2, 2)))
+    kinds = sorted(given - usual)
+    return f"{end}, with {', '.join(kinds)}" if kinds else end
+
+
+def _ended(call: Callable[[], object]) -> tuple[str, set[str]]:
+    """Return how a call ends, and the kinds of its warnings."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         try:
@@ -119,8 +141,7 @@ def _ends(call: Callable[[], object]) -> str:
             end = "taken"
         except Exception as error:  # noqa: BLE001 - the answer
             end = f"raises {type(error).__name__}"
-    kinds = sorted({warning.category.__name__ for warning in given})
-    return f"{end}, with {', '.join(kinds)}" if kinds else end
+    return end, {warning.category.__name__ for warning in given}
 
 
 def _public(name: str) -> str:
@@ -128,9 +149,13 @@ def _public(name: str) -> str:
     import torch
     import torch.utils.checkpoint
 
+    name = name.removeprefix("torch.")
     try:
-        thing = operator.attrgetter(name.removeprefix("torch."))(torch)
+        thing = operator.attrgetter(name)(torch)
+        owner = operator.attrgetter(name.rpartition(".")[0])(torch) if "." in name else torch
     except AttributeError:
+        return "none"
+    if isinstance(owner, type) and _is_inherited(owner, name.rpartition(".")[2]):
         return "none"
     if not callable(thing):
         return type(thing).__name__
@@ -141,10 +166,22 @@ def _public(name: str) -> str:
     marks = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
     words = [
         f"{marks.get(each.kind.name, '')}{each.name}"
-        + ("" if each.default is each.empty else f"={each.default!r}")
+        + ("" if each.default is each.empty else f"={each.default!r}"[:80])
         for each in parameters
     ]
     return re.sub(r" at 0x[0-9a-f]+", "…", f"({', '.join(words)})")
+
+
+def _is_inherited(owner: type, name: str) -> bool:
+    """Return whether a class has a member from a module, an optimizer or any object, unaltered."""
+    import torch
+
+    plain = next(
+        each
+        for each in (torch.nn.Module, torch.optim.Optimizer, object)
+        if issubclass(owner, each) and owner is not each
+    )
+    return inspect.getattr_static(owner, name) is inspect.getattr_static(plain, name, None)
 
 
 if __name__ == "__main__":

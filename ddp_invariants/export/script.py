@@ -84,7 +84,7 @@ def _shared(stored: StoredViolation, target: str) -> dict[str, Any]:
     fields = {
         "where": failure.where,
         "got": failure.got,
-        "perhaps": failure.perhaps,
+        "perhaps": failure.probable_cause(stored.confirmed),
         "case": describe(stored.case),
     }
     lines = [f"    {label:<8} {text}" for label, text in fields.items() if text]

@@ -75,6 +75,15 @@ class Failure(Strict):
     retells: str = ""
     overload: str = ""
 
+    def probable_cause(self, confirmed: tuple[int, int]) -> str:
+        """Return the probable cause in words; an overload is none of what several runs all show.
+
+        Args:
+            confirmed: (k, n): k of n runs showed the failure.
+        """
+        k, n = confirmed
+        return self.perhaps or (self.overload if k < n or n == 1 else "")
+
     def told_by(self, rule: str, situation: str) -> "Failure":
         """Return the failure as a rule about a situation tells it.
 

@@ -55,9 +55,7 @@ def violation(
         labelled("where", failure.where),
         labelled("got", failure.got),
     ]
-    k, n = repeated
-    # No overload explains what every run shows.
-    if perhaps := failure.perhaps or (failure.overload if k < n else ""):
+    if perhaps := failure.probable_cause(repeated):
         fields.append(labelled("perhaps", perhaps))
     if failure.first:
         fields.append(labelled("root cause (same case)", failure.first))
@@ -67,6 +65,7 @@ def violation(
     only = "; ".join(filter(None, (perturbed, failure.condition)))
     if only:
         fields.append(labelled("only when", only))
+    k, n = repeated
     fields += [
         labelled("case", describe(case)),
         labelled("confirmed", f"in {k} of {n} runs in fresh processes"),

@@ -286,14 +286,14 @@ _FROM_INDICES = {
 }
 """What follows from the indices of a sampler, and the keys of its answers; each may follow from the
 one before."""
-_OF_A_SAMPLER = ({"an exception": "raised"}, {"arguments refused": "refused"}, _FROM_INDICES)
+_OF_A_SAMPLER = ({"arguments refused": "refused"}, {"an exception": "raised"}, _FROM_INDICES)
 
 
 def _sampler_answers(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
     """Yield differences in a sampler's answers, all of which must match exactly.
 
-    Of subjects that follow from one another, the first difference is told. None is told beside an
-    exception.
+    Of subjects that follow from one another, the first difference is told. Without an exception on
+    both sides there are no indices to compare.
     """
     ends = [
         f"it {side.incident.kind}" if side.incident is not None else "by itself"

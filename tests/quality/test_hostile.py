@@ -113,7 +113,7 @@ def seen(evidence: TrainingEvidence) -> tuple[str, str]:
 
 HUNG = r"a rank hung.*rank 0 waits in all_reduce #\d.*rank 1 (issued \d|gave no answer)"
 DIED = "a rank died.*rank 1 "
-LOST = DIED + "ended with its host"
+LOST = r"a rank died.*rank 0 ended with its host.*\(rank 1 likewise\)"
 ALTERED = r"the implementation altered the harness \("
 GALLERY = [
     ("LoopsInPython", "LIVE-1", HUNG + ".*in attack"),

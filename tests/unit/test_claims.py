@@ -14,6 +14,9 @@ def test_a_claim_is_confirmed_denied_or_not_checked(tmp_path: Path) -> None:
         ("discrete: argument dim", "default 0", "default 0", True),
         ("discrete: surface torch.distributed.no_such_name", "none", "none", True),
         ("discrete: surface torch.optim.SGD.no_such_name", "none", "callable", True),
+        ("discrete: surface attribute no_such_name of a wrapped module", "none", "none", True),
+        ("discrete: surface attribute device_ids of a wrapped module", "None", "None", True),
+        ("discrete: surface torch.optim.SGD.state_dict", "none", "none", True),
         ("discrete: warning UserWarning: a warning", "none", "0: a warning", True),
         ("rounding: forward; with batches", "1.0", "1.1", False),
     ]
@@ -28,5 +31,5 @@ def test_a_claim_is_confirmed_denied_or_not_checked(tmp_path: Path) -> None:
         "  old none",
         "  new none",
         "not checked: warning UserWarning: a warning",
-        "4 claims: 2 as reported, 1 otherwise, 1 not checked",
+        "7 claims: 5 as reported, 1 otherwise, 1 not checked",
     ]

@@ -25,6 +25,7 @@ from ddp_invariants.records.trace import LastWords
 KIBIBYTES = (256, 512, 1024, 1536, 2048, 3072, 4096, 5120, 6144, 8192)
 """The sizes of the parameters of the large model, over 30 MiB in all: more than any usual bucket."""
 _TIMEOUT = dt.timedelta(seconds=20)
+_PLAIN = (type(None), bool, int, float, str)
 
 
 class Large(nn.Module):
@@ -152,26 +153,21 @@ class _Wrapper:
     def attributes(self) -> dict[str, str]:
         """Return the public attributes of a wrapped module that are plain values, by name.
 
-        An attribute may become a property with the same value, which changes nothing for a program.
+        Properties are among them: a program reads both alike. What differs between two wrapped
+        modules, such as a time, is left out.
         """
-        values: dict[str, Any] = {}
+        values: dict[str, str] = {}
 
         def wrap() -> str:
-            wrapped = self.wrap(nn.Linear(2, 2))
-            members = inspect.getmembers_static(type(wrapped))
-            properties = [name for name, member in members if isinstance(member, property)]
-            for name in (*vars(wrapped), *properties):
-                with suppress(Exception):  # A property may have a value in training alone.
-                    values[name] = getattr(wrapped, name)
+            first, second = (_plain_values(self.wrap(nn.Linear(2, 2))) for _ in range(2))
+            values.update(first.items() & second.items())
             return "made"
 
         return {
             "a wrapped module": fact(wrap),
             **{
-                f"attribute {name} of a wrapped module": repr(value)
+                f"attribute {name} of a wrapped module": value
                 for name, value in sorted(values.items())
-                if not name.startswith("_")
-                and (value is None or isinstance(value, (bool, int, float, str)))
             },
         }
 
@@ -282,6 +278,19 @@ def _with_hook(wrapped: Any) -> str:
     for _ in range(2):
         wrapped(torch.ones(1, 2)).sum().backward()
     return "; ".join(seen)
+
+
+def _plain_values(wrapped: Any) -> dict[str, str]:
+    """Return the public attributes and properties of an object that are plain values, in words."""
+    members = inspect.getmembers_static(type(wrapped))
+    properties = [name for name, member in members if isinstance(member, property)]
+    values = dict[str, str]()
+    for name in (*vars(wrapped), *properties):
+        with suppress(Exception):  # A property may have a value in training alone.
+            value = getattr(wrapped, name)
+            if not name.startswith("_") and isinstance(value, _PLAIN):
+                values[name] = repr(value)
+    return values
 
 
 def _types(output: Any) -> str:

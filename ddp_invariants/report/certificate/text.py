@@ -183,7 +183,9 @@ def markdown(certificate: Certificate) -> str:
                 f"{_cell(violation.failure.where)}"
             )
             + (
-                f"; perhaps {_cell(violation.failure.perhaps)}" if violation.failure.perhaps else ""
+                f"; perhaps {_cell(perhaps)}"
+                if (perhaps := violation.failure.probable_cause(violation.confirmed))
+                else ""
             ),
             f"  `{_cell(violation.repeat)}`",
         ]
