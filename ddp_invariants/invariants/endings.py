@@ -8,8 +8,8 @@ from ddp_invariants.records.verdict import Failure
 
 _LOOP = re.compile(r"ranks/training/(run|resume|stepper|passes|trained|plain)\.py")
 """The modules of the suite's own training loop. Other modules of that folder run inside the model."""
-_IDENTITY = re.compile(r"\b0x[0-9a-f]+\b|^thread \d+", re.MULTILINE)
-"""The number of a thread or of an object, in which ranks differ although they do the same."""
+_OF_ONE_RANK = re.compile(r"\b0x[0-9a-f]+\b|^thread \d+ .*\n?", re.MULTILINE)
+"""What differs between ranks that do the same: addresses, and the states of native threads."""
 
 
 def _of_the_implementation(text: str) -> str:
@@ -39,7 +39,7 @@ def no_end(
     printed = {rank: text for rank, text in incident.stacks.items() if text}
     notes = "\n".join(
         f"{_ranks(alike)} printed:\n{_of_the_implementation(printed[alike[0]])}"
-        for alike in _alike({rank: _IDENTITY.sub("", text) for rank, text in printed.items()})
+        for alike in _alike({rank: _OF_ONE_RANK.sub("", text) for rank, text in printed.items()})
     )
     verb = "hung" if incident.kind == "hung" else "died"
     another = " while another raised" if perhaps else ""
