@@ -292,8 +292,8 @@ _OF_A_SAMPLER = ({"arguments refused": "refused"}, {"an exception": "raised"}, _
 def _sampler_answers(old: ShardEvidence, new: ShardEvidence) -> Iterator[Difference]:
     """Yield differences in a sampler's answers, all of which must match exactly.
 
-    Of subjects that follow from one another, the first difference is told. Without an exception on
-    both sides there are no indices to compare.
+    Of subjects that follow from one another, the first difference is told. A side that raised an
+    exception has no indices, so none are compared if the exceptions differ.
     """
     ends = [
         f"it {side.incident.kind}" if side.incident is not None else "by itself"
