@@ -44,7 +44,7 @@ def main() -> None:
             python = installed(Path(folder) / "env", name)
             began = time.monotonic()
             status, standings = discovered(python, name, Path(folder))
-            wrong = standings.get("silently wrong", []) + standings.get("crashes", [])
+            wrong = standings.get("wrong", []) + standings.get("crashes", [])
             sys.stdout.write(
                 f"{name}: exit {status}, {len(standings.get('right', []))} right, "
                 f"wrong: {', '.join(wrong) or 'none'}, {time.monotonic() - began:.0f} s\n"

@@ -1,7 +1,7 @@
 """The capabilities of torch's DDP under its own switches, as `docs/torch.md`.
 
 `python benchmarks/switches.py` probes every training capability under each switch by one small
-case. The document says if torch is right, refuses, or is silently wrong.
+case. The document says if torch is right, refuses, or is wrong.
 """
 
 from collections.abc import Iterator

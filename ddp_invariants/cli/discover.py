@@ -71,7 +71,7 @@ def discover(
     """List what an implementation can do, and what it gets wrong.
 
     The command runs one small case for each capability, such as gradient accumulation or sparse
-    gradients. A capability is right, refused (it raises), silently wrong or not offered. Under torchrun
+    gradients. A capability is right, refused (it raises), wrong or not offered. Under torchrun
     or srun the processes of the job are the ranks.
     """
     with joined(context):

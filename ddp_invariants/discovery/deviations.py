@@ -41,7 +41,7 @@ class Deviation(Strict):
         reason: The behaviour, in a few words.
         link: A public description.
         expires: The day from which on it is an error to still expect it.
-        capability: The capability that is silently wrong; empty if a rule is named.
+        capability: The capability that is wrong; empty if a rule is named.
         rule: The rule that is violated; empty if a capability is named.
         arguments: The arguments with which it occurs, by name and text. All other arguments may
             have any value.

@@ -1,6 +1,6 @@
 """Probes of an implementation's capabilities, before any property runs: one small case for each.
 
-A capability refused on every rank is not drawn afterwards, and is listed. A silently wrong one is
+A capability refused on every rank is not drawn afterwards, and is listed. A wrong one is
 drawn, and so becomes a violation. If the implementation declares it unsupported, it is printed as
 that instead.
 
@@ -11,7 +11,7 @@ ranks, and they decide. The probes of the way in which gradients are sent run on
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery import sending
@@ -24,7 +24,14 @@ from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
 from ddp_invariants.discovery.promises import promised
 from ddp_invariants.discovery.refusals import raised_everywhere, refusal_of
-from ddp_invariants.discovery.result import Discovery, Probed, Standing, first_failure, in_words
+from ddp_invariants.discovery.result import (
+    Discovery,
+    Probed,
+    Side,
+    Standing,
+    first_failure,
+    in_words,
+)
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
@@ -44,7 +51,6 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
 
-Side = Literal["ddp", "sampler"]
 SIDES: tuple[Side, ...] = ("ddp", "sampler")
 HANGS = 3
 """Number of hanging probes after which no other probe is run."""
@@ -349,7 +355,7 @@ class _Probes:
         crashed = crash_of(evidence)
         if crashed is not None:
             return Probed(name, Standing.CRASHED, crashed.got, declared)
-        # A refusal on every rank is not silently wrong, even at a later step. An error of wrapping
+        # A refusal on every rank is not wrong, even at a later step. An error of wrapping
         # happened before the refusal.
         if failure and (not refusal or failure.startswith("INIT")):
             return Probed(name, Standing.WRONG, failure, declared)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import (
@@ -14,10 +14,14 @@ from ddp_invariants.implementation.declarations import (
     SamplerDeclarations,
     declare,
 )
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
+
+Side = Literal["ddp", "sampler"]
+"""The two parts of an implementation."""
 
 
 class Standing(Enum):
@@ -25,7 +29,7 @@ class Standing(Enum):
 
     RIGHT = "right"
     REFUSED = "refused"
-    WRONG = "silently wrong"
+    WRONG = "wrong"
     CRASHED = "crashes"
     ABSENT = "not offered"
     UNKNOWN = "not probed"
@@ -122,6 +126,25 @@ class Discovery:
     def torch(self) -> str:
         """Version of torch in the ranks."""
         return str(self.ddp["torch"])
+
+    @property
+    def sides_under_test(self) -> tuple[Side, ...]:
+        """The sides that are not the reference; both if both are.
+
+        The reference stands beside an implementation of the other side, and is not on trial then.
+        """
+        references: dict[Side, str] = {"ddp": Ddp().name, "sampler": Sampler().name}
+        described = {"ddp": self.ddp, "sampler": self.sampler}
+        sides = tuple(
+            side for side, name in references.items() if described[side].get("name") != name
+        )
+        return sides or tuple(references)
+
+    @property
+    def probes_under_test(self) -> tuple[Probed, ...]:
+        """The probes of these sides."""
+        probes = {"ddp": self.ddp_probes, "sampler": self.sampler_probes}
+        return tuple(probed for side in self.sides_under_test for probed in probes[side])
 
     @cached_property
     def declared(self) -> Declarations:

@@ -200,6 +200,7 @@ CAPABILITIES: dict[str, str] = {
     "forward_error": "an exception in the user's forward, caught on all ranks",
     "backward_error": "an exception in the user's backward, caught on all ranks",
     "few": "fewer parameters than ranks",
+    "from_the_group": "rank and world size from the process group",
     "tied": "one parameter under two names",
     "frozen": "parameters that require no gradient",
     "scalar": "0-d parameters",
@@ -286,6 +287,7 @@ CAPABILITIES |= {
 
 NEIGHBOURS: dict[str, str] = {
     "few": "fewer parameters than ranks",
+    "from_the_group": "rank and world size from the process group",
     "unused": "some parameters unused",
     "unreached": "all parameters of a rank unused",
 }

@@ -63,7 +63,12 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
     source=SOURCE,
     applies="declared",
     draws=ShardDraws(),
-    excluded=(Exclusion("declares no layout", lambda claims: not claims.sampler.layout),),
+    excluded=(
+        Exclusion(
+            "declares no layout (strided or contiguous shards)",
+            lambda claims: not claims.sampler.layout,
+        ),
+    ),
     after="SHARD-6",
     script=Script(checks=("layout",)),
 )

@@ -1,19 +1,15 @@
 """Proposed declarations: capabilities that an implementation lacks, and limits for its users."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.lacking import NEVER
 from ddp_invariants.discovery.required import SAMPLING
-from ddp_invariants.discovery.result import Discovery, Probed, Standing
+from ddp_invariants.discovery.result import Discovery, Probed, Side, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
-from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.report.card import Broken, LevelAccount
-
-Side = Literal["ddp", "sampler"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Proposed:
 def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Proposed, ...]:
     """Return the capabilities that an implementation may declare as unsupported.
 
-    They are those that violations need, then those that are silently wrong or refused. No
+    They are those that violations need, then those that are wrong or refused. No
     declaration excuses a core that is violated, so then there are none. The reference needs no
     declarations beside an implementation of the other side.
 
@@ -59,17 +55,7 @@ def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Pro
         name = probed.capability
         if name not in proposed and _is_proposed(probed) and _may_declare(name, discovery):
             proposed[name] = Proposed(_side(name), name, probed.standing.value)
-    judged = _judged(discovery)
-    return tuple(each for each in proposed.values() if each.side in judged)
-
-
-def _judged(discovery: Discovery) -> Collection[str]:
-    """Return the sides that are not the reference; both if both are."""
-    named = {
-        "ddp": discovery.ddp.get("name") != Ddp().name,
-        "sampler": discovery.sampler.get("name") != Sampler().name,
-    }
-    return [side for side, is_named in named.items() if is_named] or named.keys()
+    return tuple(each for each in proposed.values() if each.side in discovery.sides_under_test)
 
 
 def _declarable(

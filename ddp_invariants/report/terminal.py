@@ -81,7 +81,7 @@ def not_exported(stored: StoredViolation, reason: str) -> str:
 
 
 def effect_of_pin(discovery: Discovery, path: object) -> str:
-    """Explain the effect of a pin on capabilities that are silently wrong."""
+    """Explain the effect of a pin on capabilities that are wrong."""
     wrong = [
         probe.capability
         for probe in (*discovery.ddp_probes, *discovery.sampler_probes)
@@ -89,7 +89,7 @@ def effect_of_pin(discovery: Discovery, path: object) -> str:
     ]
     lines = [f"pinned in {path}: if a capability changes, a later session reports it"]
     lines += [
-        f"{name} is silently wrong; the file declares it unsupported, so it is reported and no "
+        f"{name} is wrong; the file declares it unsupported, so it is reported and no "
         "longer judged. Remove it from the file to have it judged"
         for name in wrong
     ]
@@ -137,10 +137,9 @@ def report_card(levels: Iterable[LevelAccount]) -> str:
 
 def left_out_of(discovery: Discovery) -> str:
     """Return a line with the capabilities that no case contains; empty for none."""
-    probed = (*discovery.ddp_probes, *discovery.sampler_probes)
     names = left_out(
         (probe.capability, "declared unsupported" if probe.declared else probe.standing.value)
-        for probe in probed
+        for probe in discovery.probes_under_test
     )
     return _field("left out", names) if names else ""
 
@@ -168,9 +167,15 @@ def summary(ledger: Ledger, order: list[str]) -> str:
             f"{entry.judged:,}",
             f"{entry.compared:,}",
             worst,
-            _notes(entry),
+            _notes(entry, ended=rule in ledger.ended),
         )
-    return "\n".join([*_cases(ledger), *table_lines(table)])
+    return "\n".join([*_cases(ledger), *table_lines(table), _COLUMNS])
+
+
+_COLUMNS = (
+    "judged counts cases, compared counts values; the bound of an error is the rounding error allowed "
+    "in its case"
+)
 
 
 def _cases(ledger: Ledger) -> list[str]:
@@ -250,13 +255,13 @@ def declarations(ddp: Declarations, sampler: SamplerDeclarations) -> str:
 
 def capabilities(discovery: Discovery) -> str:
     """Return the results of the probed capabilities, a paragraph each unless simply right."""
-    probed = (*discovery.ddp_probes, *discovery.sampler_probes)
+    probed = discovery.probes_under_test
     lines = []
     for probe in probed:
         if probe.expected and probe.standing is Standing.WRONG:
             lines.append(
                 _field(
-                    "silently wrong, expected",
+                    "wrong, expected",
                     f"{probe.capability} ({CAPABILITIES[probe.capability]}) {probe.words}; "
                     f"{probe.expected}",
                 )
@@ -296,9 +301,17 @@ def capabilities(discovery: Discovery) -> str:
             for probe in probed
             if probe.standing is standing and not probe.declared
         ]
-        why = discovery.why_unprobed if standing is Standing.UNKNOWN else ""
-        lines += [_field(standing.value, ", ".join(names) + why)] if names else []
-    return "\n".join(["capabilities, probed before the properties", *_plain(discovery), *lines])
+        listed = ", ".join(names)
+        if standing is Standing.UNKNOWN and discovery.plain_failure:
+            listed = f"{len(names)} capabilities{discovery.why_unprobed}"
+        lines += [_field(standing.value, listed)] if names else []
+    return "\n".join(
+        [
+            "capabilities, each probed by one small case before the properties",
+            *_plain(discovery),
+            *lines,
+        ]
+    )
 
 
 def _plain(discovery: Discovery) -> list[str]:
@@ -318,18 +331,20 @@ def _counted(count: int) -> str:
     return f"{count:,} case{'' if count == 1 else 's'}"
 
 
-def _notes(entry: Entry) -> str:
+def _notes(entry: Entry, *, ended: bool) -> str:
     if entry.failures and not entry.confirmed:
         words = next(iter(entry.failures.values()))
-        return f"failed in {_counted(entry.seen)}, not confirmed; first: {words}"
+        why = "not confirmed" if ended else "not confirmed, as its own test did not run to its end"
+        return f"failed in {_counted(entry.seen)}, {why}; first: {words}"
     refused = sum(count for reason, count in entry.unjudged.items() if " raised " in reason)
     crashed = [reason for reason in entry.unjudged if "the rule itself crashed" in reason]
     notes = [text for text in (entry.not_claimed, entry.not_run) if text]
-    notes += (
-        [f"{entry.observed[0]:.2f} to {entry.observed[1]:.2f} times the bytes of a ring all-reduce"]
-        if entry.observed
-        else []
-    )
+    if entry.observed:
+        least, most = entry.observed
+        notes.append(
+            f"each rank sent {least:.2f} to {most:.2f} times what a ring all-reduce of its gradients "
+            "sends"
+        )
     notes += crashed[:1]
     notes += [f"failed in {_counted(entry.seen)}"] if entry.seen else []
     notes += [f"refused in {_counted(refused)}"] if refused else []

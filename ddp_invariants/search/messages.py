@@ -198,14 +198,17 @@ def unproved(
 
 def explored(schedules: Sequence[int]) -> str:
     """Return in words how many schedules were run of the cases of which all were."""
-    return f"all {sum(schedules):,} schedules of {len(schedules)} small cases"
+    return (
+        f"all {sum(schedules):,} schedules of {len(schedules)} small cases "
+        "(the moments at which results of collectives arrive)"
+    )
 
 
 def exhausted(dealt: Sequence[int]) -> str:
     """Return in words how many of a sampler's small cases looked right."""
     right, cases = dealt
-    number = f"{right:,} of {cases:,}"
+    number = f"all {cases:,}" if right == cases else f"{right:,} of {cases:,}"
     return (
-        f"{'all ' * (right == cases)}{number} small sampler cases (samples <= {MOST_SAMPLES}, "
+        f"{number} small sampler cases (samples <= {MOST_SAMPLES}, "
         f"ranks <= {MOST_RANKS}, shuffle, drop_last, two epochs)"
     )

@@ -12,7 +12,8 @@ import pytest
 # after the hosts were started.
 from _pytest.mark import _parse_expression
 
-from ddp_invariants.discovery.probe import SIDES, Side, sides_of
+from ddp_invariants.discovery.probe import SIDES, sides_of
+from ddp_invariants.discovery.result import Side
 from ddp_invariants.errors import NamingError
 from ddp_invariants.report.rulebook import PROPERTIES, near
 from ddp_invariants.session.ending import rule_of

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.result import Discovery, from_plain, to_plain
+from ddp_invariants.discovery.result import Discovery, Side, from_plain, to_plain
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.process import HostClient
@@ -50,7 +50,7 @@ def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _p
         max_world_size: int,
         files: Sequence[Path] = (),
         *,
-        sides: Collection[probe.Side] = probe.SIDES,
+        sides: Collection[Side] = probe.SIDES,
     ) -> Discovery:
         find = partial(otherwise, pool, ddp, sampler, max_world_size, files)
         on_shared_hosts = all(
@@ -60,7 +60,7 @@ def remembering(folder: Path, addresses: Sequence[str], otherwise: Discover = _p
         if not on_shared_hosts:
             return find(sides=sides)
 
-        def known(side: probe.Side, implementation: Ddp | Sampler, *, lasting: bool) -> Discovery:
+        def known(side: Side, implementation: Ddp | Sampler, *, lasting: bool) -> Discovery:
             key = hashlib.blake2b(
                 repr((implementation, max_world_size)).encode(), digest_size=8
             ).hexdigest()

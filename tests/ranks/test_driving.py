@@ -234,7 +234,7 @@ def test_a_name_in_another_file_is_suggested(pool: Pool, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_capabilities_are_found(pool: Pool, tmp_path: Path, *, declared: bool) -> None:
-    """A refused capability is not drawn; a silently wrong one is, unless declared unsupported."""
+    """A refused capability is not drawn; a wrong one is, unless declared unsupported."""
     path = tmp_path / "mine.py"
     path.write_text(
         HEAD

@@ -555,7 +555,7 @@ def test_a_shipped_deviation_that_a_later_torch_has_mended_is_a_note() -> None:
 
 
 def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
-    """The DDP of torch is silently wrong where this is expected, and nowhere else."""
+    """The DDP of torch is wrong where this is expected, and nowhere else."""
     discovery = discover(pool, Ddp("torch"), Sampler(), 4)
     assert discovery.stale() == []
     assert not any("no longer deviates" in probe.words for probe in discovery.ddp_probes)

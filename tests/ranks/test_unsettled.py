@@ -62,7 +62,7 @@ def test_a_session_that_meets_no_case_of_a_failed_probe_is_inconclusive(session:
     assert "1 passed, 1 skipped" in done.stdout
     text = " ".join(done.stdout.split())
     assert "LIVE-1 inconclusive" in text
-    assert "not confirmed; first: " in text
+    assert "not confirmed, as its own test did not run to its end; first: " in text
     assert "the probe of the capability 'uneven'" in text
     assert "the session fails: probes, or cases drawn for other rules, violated LIVE-1" in text
 

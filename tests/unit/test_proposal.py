@@ -131,7 +131,7 @@ def test_the_reference_beside_an_implementation_needs_no_declaration() -> None:
     written = file_of(proposals((level("core"),), named), named)
     assert "sampler" not in written
     wrong, refused = written.split("# Refused with an error. Users must never:\n")
-    assert "(crossed: silently wrong)" in wrong
+    assert "(crossed: wrong)" in wrong
     assert wrong.startswith("# Wrong, so better mended. ")
     assert refused.startswith("# - use layers with sparse gradients (sparse: refused)\n[ddp]\n")
 

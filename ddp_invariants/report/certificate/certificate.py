@@ -101,7 +101,7 @@ class CapabilityAccount(Strict):
     side: Literal["ddp", "sampler"]
     name: str
     meaning: str
-    standing: Literal["right", "refused", "silently wrong", "crashes", "not offered", "not probed"]
+    standing: Literal["right", "refused", "wrong", "crashes", "not offered", "not probed"]
     words: str = ""
     declared: bool = False
     expected: str = ""
@@ -231,8 +231,7 @@ class Certificate(Strict):
         wrong = [
             f"{account.name} ({account.meaning}), {account.summary}"
             for account in self.capabilities
-            if account.standing in ("silently wrong", "crashes")
-            and (account.declared or account.expected)
+            if account.standing in ("wrong", "crashes") and (account.declared or account.expected)
         ]
         return wrong + [f"{rule}, {why}" for rule, why in self.deviations.items()]
 
