@@ -10,6 +10,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.declarations import CAPABILITIES
 
 NEVER: dict[str, str] = {
     "unused": "leave a parameter unused, on any rank at any step",
@@ -58,6 +59,29 @@ NEVER: dict[str, str] = {
 
 The wider capability comes first: a step that reaches no parameter leaves parameters unused.
 """
+
+_NEVER_OTHERWISE: dict[str, str] = {
+    "bucket_cap": "give a bucket capacity",
+    "no_sync": "accumulate gradients under no_sync",
+    "given_rank": "give a rank and a world size",
+    "from_the_group": "leave rank and world size to the process group",
+    "buffers": "wrap a model with buffers",
+    "bias": "wrap a model with parameters of one dimension",
+    "frozen": "wrap a model with parameters that require no gradient",
+    "one_rank": "train on one rank",
+    "other_methods": "call other methods of the module through the wrapper",
+    "module_names": "rely on the names that the wrapper lists for parameters, buffers and state",
+    "module_modes": "call train(), eval() or apply() on the wrapper",
+    "short": "use a dataset shorter than the world",
+    "uneven": "use a dataset length that the world size does not divide",
+}
+"""The same for capabilities that right wrappers have, but whose names make no sentence."""
+
+
+def never(capability: str) -> str:
+    """Return what users must never do if a capability is declared as unsupported."""
+    others = {**NEVER, **_NEVER_OTHERWISE}
+    return others.get(capability, f"use {CAPABILITIES[capability]}")
 
 
 def without_one(case: TrainingCase, scope: Scope) -> Iterator[tuple[str, TrainingCase]]:

@@ -194,12 +194,19 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
 
 
 class _Probes:
-    """Small cases run one by one on the implementation under test, until several have hung."""
+    """Small cases run one by one on the implementation under test, until several have hung.
+
+    Attributes:
+        hung: The number of cases that hung.
+        simulated: True if cases may be simulated.
+        failed: The capabilities that failed and that further probes leave out, with their standings.
+    """
 
     def __init__(self, pool: Pool, ddp: Ddp, scope: Scope, promises: frozenset[str]) -> None:
         self.pool, self.ddp, self.scope, self.promised = pool, ddp, scope, promises
         self.hung = 0
         self.simulated = False
+        self.failed: dict[str, str] = {}
 
     def run(
         self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False
@@ -246,6 +253,8 @@ class _Probes:
                 probed.append(self._probe(name, declared=excused))
             # Report a failure of buffers, or of unused parameters, only once.
             if name in ("buffers", "unused") and probed[-1].standing is not Standing.RIGHT:
+                if probed[-1].standing is not Standing.ABSENT:
+                    self.failed[name] = probed[-1].standing.value
                 self.scope = replace(self.scope, without=self.scope.without | {name})
         return [
             *probed,
@@ -279,7 +288,7 @@ class _Probes:
         )
         unknown = (
             Standing.UNKNOWN
-            if any(probe.standing is Standing.UNKNOWN for probe in probed)
+            if any(probe.standing is Standing.UNKNOWN and not probe.never_met for probe in probed)
             else Standing.ABSENT
         )
         shown = tuple(
@@ -347,6 +356,9 @@ class _Probes:
                 name, Standing.UNKNOWN, "it needs more ranks than --max-world-size", declared
             )
         if not TRAINING[name].present(case):
+            for other, standing in self.failed.items():
+                if other != name and TRAINING[other].present(TRAINING[name].probe):
+                    return Probed(name, Standing.UNKNOWN, f"it needs {other}: {standing}", declared)
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
         if self._holds_simulated(case, scope):
             return Probed(name, Standing.RIGHT, declared=declared)

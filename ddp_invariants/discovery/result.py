@@ -66,6 +66,7 @@ class Probed:
         """True if cases must not contain the capability."""
         return (
             self.standing in (Standing.REFUSED, Standing.ABSENT)
+            or self.never_met
             or self.declared
             or bool(self.expected)
         )

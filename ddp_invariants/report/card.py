@@ -153,6 +153,16 @@ def failing(levels: Iterable[LevelAccount]) -> set[str]:
     }
 
 
+def notes(levels: Iterable[LevelAccount], ledger: Ledger) -> dict[str, str]:
+    """Return the level at which a rule holds, for the rules that do not hold at all levels."""
+    return {
+        rule: f"holds at the level {each.level}"
+        for each in levels
+        for rule in each.holds
+        if ledger.verdict_of(rule) in ("inconclusive", "violated")
+    }
+
+
 def headline(levels: Sequence[LevelAccount]) -> str:
     """Return the verdicts of all levels in one line."""
     text = "; ".join(map(_in_brief, levels))

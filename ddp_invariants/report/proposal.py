@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.discovery.capabilities import TRAINING
-from ddp_invariants.discovery.lacking import NEVER
+from ddp_invariants.discovery.lacking import NEVER, never
 from ddp_invariants.discovery.required import SAMPLING
 from ddp_invariants.discovery.result import Discovery, Probed, Side, Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES, to_toml
@@ -29,14 +29,13 @@ class Proposed:
     @property
     def never(self) -> str:
         """The action that users of the implementation must then avoid."""
-        meaning = CAPABILITIES[self.capability]
-        return NEVER.get(self.capability, f"use this: {meaning}")
+        return never(self.capability)
 
 
 def proposals(levels: Sequence[LevelAccount], discovery: Discovery) -> tuple[Proposed, ...]:
     """Return the capabilities that an implementation may declare as unsupported.
 
-    They are those that violations need, then those that are wrong or refused. No
+    They are those that violations need, then those that are wrong, crash or are refused. No
     declaration excuses a core that is violated, so then there are none. The reference needs no
     declarations beside an implementation of the other side.
 
@@ -68,8 +67,9 @@ def _declarable(
 
 
 def _is_proposed(probed: Probed) -> bool:
-    """Return whether a probe suggests a declaration: a crash is to be mended, and suggests none."""
-    wrong = probed.standing is Standing.WRONG and _level(probed.capability) != "core"
+    """Return whether a probe suggests a declaration."""
+    faulty = probed.standing in (Standing.WRONG, Standing.CRASHED)
+    wrong = faulty and _level(probed.capability) != "core"
     return (wrong or probed.standing is Standing.REFUSED) and not (
         probed.declared or probed.expected
     )
@@ -96,7 +96,7 @@ def file_of(proposed: Sequence[Proposed], discovery: Discovery) -> str:
     lines = []
     if wrong:
         lines.append(
-            "# Wrong, so better mended. If these are declared as unsupported, users must never:"
+            "# Wrong or crashing, so better mended. If these are declared as unsupported, users must never:"
         )
         lines += map(_limit, wrong)
     if refused:

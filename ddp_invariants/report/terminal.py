@@ -1,7 +1,7 @@
 """The text of a session and of a replay, for the terminal."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ddp_invariants.cases.case import TrainingCase, describe
@@ -111,9 +111,9 @@ def passing_failures(stored: Iterable[StoredViolation], *, violated: bool) -> st
     if violated:
         replays = ", ".join(f"{each.failure.rule} (replay {each.id})" for each in failures)
         return _field(
-            "besides",
+            "also",
             f"{replays} failed in other cases, for the same reason or for another one; after a repair, "
-            f'replay each, or run with -k "{keys}"',
+            f'replay each, or run with -k "{keys}", which judges them first',
         )
     heading = (
         f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run "
@@ -138,14 +138,27 @@ def report_card(levels: Iterable[LevelAccount]) -> str:
 def left_out_of(discovery: Discovery) -> str:
     """Return a line with the capabilities that no case contains; empty for none."""
     names = left_out(
-        (probe.capability, "declared unsupported" if probe.declared else probe.standing.value)
+        (
+            probe.capability,
+            "declared unsupported" if probe.declared else probe.standing.value,
+            probe.words if probe.never_met else "",
+        )
         for probe in discovery.probes_under_test
     )
     return _field("left out", names) if names else ""
 
 
-def summary(ledger: Ledger, order: list[str]) -> str:
-    """Return a table of the rules that were judged or tested, in the order of the specification."""
+def summary(
+    ledger: Ledger, order: list[str], notes: Mapping[str, str] = {}, *, verbose: bool = True
+) -> str:
+    """Return a table of the rules that were judged or tested, in the order of the specification.
+
+    Args:
+        ledger: The account of the session.
+        order: The rules, in this order.
+        notes: What the account does not say about a rule, by rule.
+        verbose: False to give only the number of the rules whose own property did not run.
+    """
     # Imported here: it is needed once, at a session's end.
     from rich.box import SIMPLE
     from rich.table import Table
@@ -156,20 +169,27 @@ def summary(ledger: Ledger, order: list[str]) -> str:
     for title in ("judged", "compared", "largest error"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("notes")
+    untested = 0
     for rule in order:
-        entry = ledger[rule]
+        entry, verdict = ledger[rule], ledger.verdict_of(rule)
         if not ledger.concerned(rule):
+            continue
+        if verdict == "not tested" and not verbose:
+            untested += 1
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         table.add_row(
             rule,
-            ledger.verdict_of(rule),
+            verdict,
             f"{entry.judged:,}",
             f"{entry.compared:,}",
             worst,
-            _notes(entry, ended=rule in ledger.ended),
+            "; ".join(
+                filter(None, (_notes(entry, ended=rule in ledger.ended), notes.get(rule, "")))
+            ),
         )
-    return "\n".join([*_cases(ledger), *table_lines(table), _COLUMNS])
+    hidden = [f"not tested: {_counted(untested, 'rule')} (-v lists them)"] if untested else []
+    return "\n".join([*_cases(ledger), *table_lines(table), *hidden, _COLUMNS])
 
 
 _COLUMNS = (
@@ -183,7 +203,7 @@ def _cases(ledger: Ledger) -> list[str]:
     simulated, runs = ledger.ran["simulated"], ledger.ran.total()
     lines = [
         f"{ledger.cases:,} cases judged"
-        + (f"; {simulated:,} of {runs:,} runs were simulated" if simulated else "")
+        + (f", in {runs:,} runs, of which {simulated:,} were simulated" if simulated else "")
     ]
     if any(ledger.dealt):
         lines.append(exhausted(ledger.dealt))
@@ -231,9 +251,9 @@ def table_lines(table: "Table") -> list[str]:
 
 
 def under_test(discovery: Discovery, *, verbose: bool) -> list[str]:
-    """Return a line each for the implementation under test and its declarations.
+    """Return a line each for the DDP and the sampler, and their declarations.
 
-    Verbose adds the calls that drive it.
+    The reference stands beside an implementation of the other side. Verbose adds the calls that drive it.
     """
     lines = []
     for side, described, declared, driven in (
@@ -242,7 +262,8 @@ def under_test(discovery: Discovery, *, verbose: bool) -> list[str]:
     ):
         name, target = described["name"], described["target"]
         what = name if name == target else f"{name} = {target}"
-        lines.append(f"{side} under test: {what} ({described['version']})")
+        role = "under test" if side in discovery.sides_under_test else "beside it"
+        lines.append(f"{side} {role}: {what} ({described['version']})")
         lines += [f"  declared  {line}" for line in to_toml(side, declared).splitlines()[1:]]
         lines += [f"  driven    {line}" for line in driven] if verbose else []
     return lines
@@ -255,6 +276,54 @@ def declarations(ddp: Declarations, sampler: SamplerDeclarations) -> str:
 
 def capabilities(discovery: Discovery) -> str:
     """Return the results of the probed capabilities, a paragraph each unless simply right."""
+    return "\n".join(
+        [
+            "capabilities, each probed by one small case",
+            *_plain(discovery),
+            *_not_right(discovery),
+            *_listed(discovery, (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN)),
+        ]
+    )
+
+
+def faulty(discovery: Discovery, levels: Iterable[LevelAccount], stored: Mapping[str, str]) -> str:
+    """Return the capabilities of a session that are not right; empty if all are.
+
+    Args:
+        discovery: The capabilities, as probed.
+        levels: The results of the session's levels: a property may violate a rule with a
+            capability whose probe was right.
+        stored: The ids of the probes' failures that are stored, by capability.
+    """
+    standings = {probe.capability: probe.standing for probe in discovery.probes_under_test}
+    broken = [each for level in levels for each in level.broken]
+    lines = [
+        *_plain(discovery),
+        *_not_right(discovery, stored),
+        *(
+            _field("violated", f"{name} ({CAPABILITIES[name]}): {', '.join(each.rules)}")
+            for each in broken
+            for name in each.names
+            if standings.get(name) is Standing.RIGHT
+        ),
+    ]
+    return (
+        "\n".join(
+            ["capabilities that are not simply right, each probed by one small case:", *lines]
+        )
+        if lines
+        else ""
+    )
+
+
+def right(discovery: Discovery, levels: Iterable[LevelAccount]) -> str:
+    """Return the capabilities of a session whose probes were right and that no violation needs."""
+    needed = {name for level in levels for each in level.broken for name in each.names}
+    return "\n".join(_listed(discovery, (Standing.RIGHT,), without=needed))
+
+
+def _not_right(discovery: Discovery, stored: Mapping[str, str] = {}) -> list[str]:
+    """Return the capabilities about which there is more to say than that they are right."""
     probed = discovery.probes_under_test
     lines = []
     for probe in probed:
@@ -267,10 +336,9 @@ def capabilities(discovery: Discovery) -> str:
                 )
             )
         elif probe.declared:
-            right = probe.standing is Standing.RIGHT
             label = (
                 "right, though declared unsupported"
-                if right
+                if probe.standing is Standing.RIGHT
                 else f"{probe.standing.value}, declared"
             )
             lines.append(
@@ -283,7 +351,8 @@ def capabilities(discovery: Discovery) -> str:
         lines += [
             _field(
                 standing.value,
-                f"{probe.capability} ({CAPABILITIES[probe.capability]}): {probe.words}",
+                f"{probe.capability} ({CAPABILITIES[probe.capability]}): {probe.words}"
+                + (f" (replay {stored[probe.capability]})" if probe.capability in stored else ""),
             )
             for probe in probed
             if probe.standing is standing
@@ -295,23 +364,25 @@ def capabilities(discovery: Discovery) -> str:
         for probe in probed
         if probe.standing is Standing.RIGHT and probe.words
     ]
-    for standing in (Standing.RIGHT, Standing.ABSENT, Standing.UNKNOWN):
+    return lines
+
+
+def _listed(
+    discovery: Discovery, standings: Iterable[Standing], without: Collection[str] = ()
+) -> list[str]:
+    """Return the names of the capabilities with some standings, a paragraph for each standing."""
+    lines = []
+    for standing in standings:
         names = [
-            in_list(probe.capability)
-            for probe in probed
-            if probe.standing is standing and not probe.declared
+            in_list(probe.capability) + (f" ({probe.words})" if probe.never_met else "")
+            for probe in discovery.probes_under_test
+            if probe.standing is standing and not probe.declared and probe.capability not in without
         ]
-        listed = ", ".join(names)
-        if standing is Standing.UNKNOWN and discovery.plain_failure:
-            listed = f"{len(names)} capabilities{discovery.why_unprobed}"
+        many = standing is Standing.UNKNOWN and discovery.plain_failure is not None
+        listed = f"{len(names)} capabilities" if many else ", ".join(names)
+        listed += discovery.why_unprobed if standing is Standing.UNKNOWN else ""
         lines += [_field(standing.value, listed)] if names else []
-    return "\n".join(
-        [
-            "capabilities, each probed by one small case before the properties",
-            *_plain(discovery),
-            *lines,
-        ]
-    )
+    return lines
 
 
 def _plain(discovery: Discovery) -> list[str]:
@@ -327,8 +398,8 @@ def _plain(discovery: Discovery) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _counted(count: int) -> str:
-    return f"{count:,} case{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str = "case") -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _notes(entry: Entry, *, ended: bool) -> str:

@@ -41,7 +41,7 @@ class Options:
         replay: A case to judge instead of drawing any.
         store: Folder for violations.
         database: Folder of Hypothesis' example database. With None, the seed alone decides which
-            cases are drawn.
+            cases are judged; otherwise those of stored failures come first.
         command: The command that the user started, for the line that repeats a violation; empty if
             the user called `certify`.
         journal: The findings of an earlier attempt, if an elastic launcher started the job again;

@@ -175,8 +175,12 @@ class Search:
         about = hashlib.blake2b(under_test.encode(), digest_size=4).hexdigest()
         return DirectoryBasedExampleDatabase(folder / about / name)
 
-    def look_at(self, asked: Asked) -> None:
+    def look_at(self, asked: Asked, *, fresh: bool = False) -> None:
         """Judge one case; the explicit examples of a test belong to one part of a session alone.
+
+        Args:
+            asked: The case.
+            fresh: True to run it in fresh processes, as a replay does.
 
         Raises:
             Violation: The rule fails.
@@ -184,14 +188,16 @@ class Search:
         if not self.runner.options.split.owns(asked.case):
             return
         # A case that failed fails again without a run: a rare failure is not `Flaky` to Hypothesis.
-        failure = self.failing[asked] if asked in self.failing else self._failure(asked)
+        failure = (
+            self.failing[asked] if asked in self.failing else self._failure(asked, fresh=fresh)
+        )
         if failure is not None:
             # A search for any failure raises one class, so that Hypothesis shrinks all as one.
             raise (violation_class(failure.rule) if self.rule else Violation)(
                 failure.fact, failure, asked.case
             )
 
-    def _failure(self, asked: Asked) -> Failure | None:
+    def _failure(self, asked: Asked, *, fresh: bool = False) -> Failure | None:
         """Run a case and return its failure; after the first failure, only within a budget."""
         if self.failing:
             if self._is_spent():
@@ -201,7 +207,7 @@ class Search:
             return None
         else:
             self.cases[asked.rule] += 1
-        findings = self.runner.findings(asked.case, rule=asked.rule)
+        findings = self.runner.findings(asked.case, confirming=fresh, rule=asked.rule)
         if self.rule and self._is_new_to_reality(findings.get(self.rule)):
             findings = self.runner.really(asked.case, rule=asked.rule)
         own = self.enter(asked.case, findings)

@@ -40,6 +40,7 @@ from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.runner import Options, Runner
 from ddp_invariants.search.search import Asked, Search
+from ddp_invariants.search.stored import stored_cases
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.survey import Plan
 
@@ -187,9 +188,8 @@ class Trial(Runner):
         drawn = cases_for(rule, self.scope) if cases is None else cases
         count = -(-self.options.cases // ALL_RULES[rule].costs)
         try:
-            if cases is None and rule == self.options.broken:
-                with self._stage("the plain case"):
-                    search.look_at(Asked(rule, plain_case(self.scope)))
+            if cases is None:
+                self._look_at_known(search)
             if cases is None and ALL_RULES[rule].level == "core":
                 ordinarily = -(-count // ORDINARY_SHARE)
                 with self._stage("ordinary cases"):
@@ -215,6 +215,21 @@ class Trial(Runner):
         finally:
             self.searching = None
         search.require_proof()
+
+    def _look_at_known(self, search: Search) -> None:
+        """Judge the cases that are known to have failed: stored ones, and perhaps the plain case.
+
+        Raises:
+            Violation: A case fails.
+        """
+        rule = search.rule
+        if self.options.database is not None:
+            with self._stage("stored cases"):
+                for case in stored_cases(self, rule):
+                    search.look_at(Asked(rule, case), fresh=True)
+        if rule == self.options.broken:
+            with self._stage("the plain case"):
+                search.look_at(Asked(rule, plain_case(self.scope)))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

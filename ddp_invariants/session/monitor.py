@@ -114,14 +114,16 @@ class Monitor:
         return frozenset(rule for rule, outcome in reported.items() if outcome == "failed")
 
     def line(self) -> str:
-        """Return a line of progress, empty unless it is due and properties are left."""
+        """Return a line of progress, empty unless it is due and properties have begun and are left."""
         if (
             time.monotonic() - self._line_at < LINE_EVERY
             or not set(self.progress.planned) - self.progress.reported.keys()
         ):
             return ""
         self._line_at = time.monotonic()
-        return f"ddp-invariants: {self.progress.line(self.total_ledger())}"
+        # A run of other tests may come to its properties after many minutes.
+        ledger = self.total_ledger()
+        return f"ddp-invariants: {self.progress.line(ledger)}" if ledger.cases else ""
 
     def cut_short(self, *, by_user: bool) -> None:
         """Stop drawing and kill the workers.

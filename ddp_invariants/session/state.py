@@ -5,7 +5,7 @@ import os
 import secrets
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ddp_invariants import __version__
+from ddp_invariants.cases.case import Case
 from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.discovery.unsettled import Unsettled, unsettled
@@ -66,6 +67,7 @@ class SessionState:
         self.ledger = Ledger()
         self.hosts: Hosts | job.Cluster | None = None
         self.passing_failures: list[violation.StoredViolation] = []
+        self.stored_probes: dict[str, str] = {}
         self.trial: Trial | None = None
         self.monitor: Monitor | None = None
         self.progress: ProgressSender | None = None
@@ -322,12 +324,14 @@ class SessionState:
             return status
         option = self.config.option
         # A replay is about its case alone.
-        failures: Iterable[Unsettled] = (
-            ()
-            if option.replay
-            else (*unsettled(self.discovery, option.max_world_size), *self.differences)
+        of_probes: list[Unsettled] = (
+            [] if option.replay else [*unsettled(self.discovery, option.max_world_size)]
         )
+        failures = () if option.replay else (*of_probes, *self.differences)
         self.ledger = self.monitor.finish(self.discovery, failures)
+        self.stored_probes = {
+            each.capability: self._store(each.case, each.failure).id for each in of_probes
+        }
         self.store_passing_failures()
         if self.monitor.interrupted:
             return status
@@ -356,15 +360,19 @@ class SessionState:
                     from_plain(entry.first_failure["case"]),
                     Failure(**entry.first_failure["failure"]),
                 )
-                stored = violation.of(
-                    case, failure, *self.under_test, confirmed=(0, 0), evidence=None, repeat=""
-                )
-                stored = replace(
-                    stored,
-                    repeat=f"ddp-invariants replay {stored.id} {self.backend.options}".rstrip(),
-                )
-                violation.try_to_write(stored, FOLDER / f"{stored.id}.json")
-                self.passing_failures.append(stored)
+                self.passing_failures.append(self._store(case, failure))
+
+    def _store(self, case: Case, failure: Failure) -> violation.StoredViolation:
+        """Store a failure that was seen and not confirmed; a confirmed one is kept."""
+        stored = violation.of(
+            case, failure, *self.under_test, confirmed=(0, 0), evidence=None, repeat=""
+        )
+        repeat = f"ddp-invariants replay {stored.id} {self.backend.options}".rstrip()
+        stored = replace(stored, repeat=repeat)
+        path = FOLDER / f"{stored.id}.json"
+        if not violation.is_stored(path):
+            violation.try_to_write(stored, path)
+        return stored
 
     def close(self) -> None:
         """End everything this process started."""

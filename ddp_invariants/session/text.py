@@ -7,6 +7,7 @@ from ddp_invariants.cases.levels import LEVELS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import job
 from ddp_invariants.report import pages, proposal, terminal
+from ddp_invariants.report.card import notes
 from ddp_invariants.search import messages
 from ddp_invariants.session.options import cases_per_property
 from ddp_invariants.session.state import SessionState
@@ -66,21 +67,23 @@ def summary(state: SessionState) -> list[str]:
         return []
     # Under xdist the main process imports no property, and does not know the user's own rules.
     order = list(dict.fromkeys([*ALL_RULES, *sorted(state.ledger.entries)]))
-    paragraphs = [terminal.summary(state.ledger, order)]
-    if not not_run:
-        replayed = bool(state.config.option.replay)
-        levels = () if replayed else state.card
-        paragraphs = [
-            terminal.report_card(levels),
-            "" if replayed else _decided(state),
-            terminal.left_out_of(state.discovery),
-            *paragraphs,
-            terminal.capabilities(state.discovery),
-            terminal.passing_failures(
-                state.passing_failures,
-                violated=any(entry.confirmed for entry in state.ledger.entries.values()),
-            ),
-        ]
+    if not_run:
+        return [terminal.summary(state.ledger, order)]
+    replayed, verbose = bool(state.config.option.replay), state.config.option.verbose > 0
+    levels = () if replayed else state.card
+    violated = any(entry.confirmed for entry in state.ledger.entries.values())
+    paragraphs = [
+        terminal.report_card(levels),
+        "" if replayed else _decided(state),
+        terminal.left_out_of(state.discovery),
+        terminal.faulty(state.discovery, levels, state.stored_probes),
+        terminal.summary(
+            state.ledger, order, notes(levels, state.ledger), verbose=verbose or replayed
+        ),
+        # A reader of violations has enough to read.
+        terminal.right(state.discovery, levels) if verbose or not violated else "",
+        terminal.passing_failures(state.passing_failures, violated=violated),
+    ]
     return [paragraph for paragraph in paragraphs if paragraph]
 
 

@@ -11,6 +11,7 @@ from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Violation
+from ddp_invariants.report.terminal import left_out_of
 from ddp_invariants.search.trial import Options, Trial
 
 CRASHING = "tests/helpers/crashing.py"
@@ -109,3 +110,16 @@ def test_a_wrapper_may_refuse_to_go_on_after_an_exception(pool: Pool, tmp_path: 
     standings, _ = _standings(pool, ddp, Sampler(), tmp_path)
     assert standings["forward_error"] is Standing.REFUSED
     assert standings["backward_error"] is Standing.RIGHT
+
+
+def test_what_needs_a_wrong_capability_is_not_probed_and_says_why(pool: Pool) -> None:
+    """Its probe would show the same failure again; it was listed as not offered."""
+    ddp = Ddp("ddp_invariants.faults.buffers:NeverDividesThem")
+    discovery = discover(pool, ddp, Sampler(), 4)
+    probed = {probe.capability: probe for probe in discovery.ddp_probes}
+    assert probed["buffers"].standing is Standing.WRONG
+    for name in ("extremes", "batch_norm"):
+        assert probed[name].standing is Standing.UNKNOWN
+        assert probed[name].words == "it needs buffers: wrong"
+        assert name in discovery.scope(4).without
+    assert "batch_norm (it needs buffers: wrong)" in left_out_of(discovery)

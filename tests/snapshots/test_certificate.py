@@ -500,7 +500,10 @@ def test_a_picture_without_a_case_is_drawn_all_the_same() -> None:
 
 def test_a_long_list_of_capabilities_is_a_number() -> None:
     """Some are named; if nothing was probed after a failing plain case, a hundred are counted."""
-    standings = [("join", "not offered"), ("tied", "right")]
-    many = [(f"capability {number}", "not probed") for number in range(MOST_NAMES + 1)]
+    standings = [("join", "not offered", ""), ("tied", "right", "")]
+    many = [(f"capability {number}", "not probed", "") for number in range(MOST_NAMES + 1)]
     assert left_out(standings) == "not offered: join"
     assert left_out([*standings, *many]) == "not offered: join; not probed: 13 capabilities"
+    assert left_out([("tied", "not probed", "it needs x: wrong")]) == (
+        "not probed: tied (it needs x: wrong)"
+    )

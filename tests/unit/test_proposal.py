@@ -34,7 +34,7 @@ def test_what_a_violation_needs_is_proposed_with_its_price(tmp_path: Path) -> No
     path = tmp_path / "declared.toml"
     path.write_text(file_of(proposed, discovered))
     assert path.read_text() == (
-        "# Wrong, so better mended. If these are declared as unsupported, users must never:\n"
+        "# Wrong or crashing, so better mended. If these are declared as unsupported, users must never:\n"
         "# - wrap a model with a parameter that is not contiguous, such as a transposed one "
         "(strided: INIT-1, PARAM-1 violated)\n"
         "[ddp]\n"
@@ -60,7 +60,8 @@ def test_earlier_declarations_are_kept(tmp_path: Path) -> None:
         (Probed("other_methods", Standing.REFUSED, "NotImplementedError"), ["other_methods"]),
         (Probed("crossed", Standing.WRONG, "", declared=True), []),
         (Probed("crossed", Standing.WRONG, "", expected="a known issue"), []),
-        (Probed("crossed", Standing.CRASHED, "NameError"), []),
+        (Probed("crossed", Standing.CRASHED, "NameError"), ["crossed"]),
+        (Probed("adam", Standing.CRASHED, "NameError"), []),
         (Probed("crossed", Standing.ABSENT), []),
         (Probed("adam", Standing.WRONG, "PARAM-3: off"), []),
         (Probed("adam", Standing.REFUSED, "ValueError"), ["adam"]),
@@ -69,7 +70,7 @@ def test_earlier_declarations_are_kept(tmp_path: Path) -> None:
 def test_a_probe_proposes_what_is_refused_or_silently_wrong(
     probed: Probed, expected: list[str]
 ) -> None:
-    """A crash is to be mended, and what ordinary programs need is not declared away."""
+    """What ordinary programs need is not declared away."""
     discovered = discovery(probed=(probed,))
     assert [each.capability for each in proposals((level("core"),), discovered)] == expected
 
@@ -109,7 +110,7 @@ def test_a_sampler_has_a_table_of_its_own() -> None:
     )
     written = file_of(proposals((level("core"),), discovered), discovered)
     assert '[ddp]\nunsupported = ["crossed"]\n\n[sampler]\nunsupported = ["no_samples"]' in written
-    assert "# - use this: an empty dataset (no_samples: refused)" in written
+    assert "# - use an empty dataset (no_samples: refused)" in written
 
 
 def test_the_reference_beside_an_implementation_needs_no_declaration() -> None:
@@ -132,7 +133,7 @@ def test_the_reference_beside_an_implementation_needs_no_declaration() -> None:
     assert "sampler" not in written
     wrong, refused = written.split("# Refused with an error. Users must never:\n")
     assert "(crossed: wrong)" in wrong
-    assert wrong.startswith("# Wrong, so better mended. ")
+    assert wrong.startswith("# Wrong or crashing, so better mended. ")
     assert refused.startswith("# - use layers with sparse gradients (sparse: refused)\n[ddp]\n")
 
 

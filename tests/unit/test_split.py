@@ -86,7 +86,7 @@ def _drawn(rule: str, split: Split) -> list[Case]:
     drawn: list[Case] = []
     runner: Any = SimpleNamespace(options=Options(seed=7, split=split))
     search = Search(runner, rule)
-    search.look_at = lambda asked: drawn.append(asked.case)  # type: ignore[method-assign]  # no ranks
+    search.look_at = lambda asked, **_: drawn.append(asked.case)  # type: ignore[method-assign]  # no ranks
     cases: Any = cases_for(rule, Scope())
     search.drive("it", cases.map(lambda case: Asked(rule, case)), 25)
     return drawn

@@ -159,7 +159,9 @@ class _Wrapper:
         values: dict[str, str] = {}
 
         def wrap() -> str:
-            first, second = (_plain_values(self.wrap(nn.Linear(2, 2))) for _ in range(2))
+            # Both are kept, since Python gives the id of a freed object to the next one.
+            wrapped = [self.wrap(nn.Linear(2, 2)) for _ in range(2)]
+            first, second = map(_plain_values, wrapped)
             values.update(first.items() & second.items())
             return "made"
 

@@ -239,7 +239,11 @@ class Certificate(Strict):
     def without(self) -> str:
         """The capabilities that no case contains, in words; empty for none."""
         return left_out(
-            (account.name, "declared unsupported" if account.declared else account.standing)
+            (
+                account.name,
+                "declared unsupported" if account.declared else account.standing,
+                account.words if account.standing == "not probed" else "",
+            )
             for account in self.capabilities
         )
 
@@ -248,19 +252,20 @@ class Certificate(Strict):
         return sum(account.verdict == verdict for account in self.rules)
 
 
-def left_out(standings: Iterable[tuple[str, str]]) -> str:
+def left_out(standings: Iterable[tuple[str, str, str]]) -> str:
     """Return the capabilities that no case contains, by reason; empty for none.
 
     A long list becomes a number. If a plain case fails, for example, nothing else is probed.
 
     Args:
-        standings: The name and the standing of each capability, or that it is declared.
+        standings: For each capability: its name, its standing or that it is declared, and the
+            reason why it was not probed.
     """
     reasons = ("declared unsupported", "not offered", "refused", "not probed")
     names: dict[str, list[str]] = {reason: [] for reason in reasons}
-    for name, standing in standings:
+    for name, standing, why in standings:
         if standing in names:
-            names[standing].append(in_list(name))
+            names[standing].append(in_list(name) + (f" ({why})" if why else ""))
     return "; ".join(
         f"{reason}: "
         + (", ".join(listed) if len(listed) <= MOST_NAMES else f"{len(listed)} capabilities")
