@@ -358,7 +358,8 @@ class _Probes:
         if not TRAINING[name].present(case):
             for other, standing in self.failed.items():
                 if other != name and TRAINING[other].present(TRAINING[name].probe):
-                    return Probed(name, Standing.UNKNOWN, f"it needs {other}: {standing}", declared)
+                    why = f"it needs {other}: {standing}"
+                    return Probed(name, Standing.UNKNOWN, why, declared, lacks=other)
             return Probed(name, Standing.ABSENT, "its declarations exclude such a case", declared)
         if self._holds_simulated(case, scope):
             return Probed(name, Standing.RIGHT, declared=declared)

@@ -45,6 +45,7 @@ class Probed:
         words: The result in words.
         declared: True if it is declared unsupported.
         expected: The expected deviation; empty for none.
+        lacks: The capability that this one needs and whose probe failed; empty for none.
     """
 
     capability: str
@@ -52,6 +53,7 @@ class Probed:
     words: str = ""
     declared: bool = False
     expected: str = ""
+    lacks: str = ""
 
     @property
     def never_met(self) -> bool:
@@ -66,7 +68,7 @@ class Probed:
         """True if cases must not contain the capability."""
         return (
             self.standing in (Standing.REFUSED, Standing.ABSENT)
-            or self.never_met
+            or bool(self.lacks)
             or self.declared
             or bool(self.expected)
         )
@@ -160,7 +162,7 @@ class Discovery:
     @property
     def why_unprobed(self) -> str:
         """The reason why capabilities without a result were not probed, as the end of their list."""
-        left = [probe for probe in self.ddp_probes if probe.standing is Standing.UNKNOWN]
+        left = [probe for probe in self.probes_under_test if probe.standing is Standing.UNKNOWN]
         if self.plain_failure is not None:
             return ", since the plain case fails"
         return "" if all(probe.words for probe in left) else ", since other probes hang or die"
@@ -258,7 +260,14 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
 
     def rows(probed: tuple[Probed, ...]) -> list[list[Any]]:
         return [
-            [probe.capability, probe.standing.value, probe.words, probe.declared, probe.expected]
+            [
+                probe.capability,
+                probe.standing.value,
+                probe.words,
+                probe.declared,
+                probe.expected,
+                probe.lacks,
+            ]
             for probe in probed
         ]
 

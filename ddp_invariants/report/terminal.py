@@ -145,7 +145,7 @@ def left_out_of(discovery: Discovery) -> str:
         )
         for probe in discovery.probes_under_test
     )
-    return _field("left out", names) if names else ""
+    return _field("left out", names + discovery.why_unprobed) if names else ""
 
 
 def summary(

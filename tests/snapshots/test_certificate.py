@@ -505,5 +505,5 @@ def test_a_long_list_of_capabilities_is_a_number() -> None:
     assert left_out(standings) == "not offered: join"
     assert left_out([*standings, *many]) == "not offered: join; not probed: 13 capabilities"
     assert left_out([("tied", "not probed", "it needs x: wrong")]) == (
-        "not probed: tied (it needs x: wrong)"
+        "not probed (it needs x: wrong): tied"
     )

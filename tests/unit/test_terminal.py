@@ -62,7 +62,7 @@ def test_what_is_not_right_names_its_replay_and_its_rule() -> None:
     assert "wrong crossed (" in text
     assert ": GRAD-1: differ (replay 33e0b7)" in text
     assert "violated tied (one parameter under two names): LIVE-6, GRAD-2" in text
-    assert terminal.right(discovery(probed=probed), LEVELS).split()[:2] == ["right", "bias"]
+    assert terminal.right(discovery(probed=probed), LEVELS).split()[:2] == ["right", "bias,"]
 
 
 def test_an_implementation_without_faults_has_no_such_paragraph() -> None:

@@ -264,8 +264,9 @@ def left_out(standings: Iterable[tuple[str, str, str]]) -> str:
     reasons = ("declared unsupported", "not offered", "refused", "not probed")
     names: dict[str, list[str]] = {reason: [] for reason in reasons}
     for name, standing, why in standings:
-        if standing in names:
-            names[standing].append(in_list(name) + (f" ({why})" if why else ""))
+        if standing in reasons:
+            reason = standing + (f" ({why})" if why else "")
+            names.setdefault(reason, []).append(in_list(name))
     return "; ".join(
         f"{reason}: "
         + (", ".join(listed) if len(listed) <= MOST_NAMES else f"{len(listed)} capabilities")
