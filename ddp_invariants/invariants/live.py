@@ -1,5 +1,6 @@
 """LIVE: every case ends on every rank, all ranks learn of an error, a run leaves nothing behind."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -187,7 +188,16 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
         raise Unjudged(f"the case is wrong without the exception, too ({failure.rule})")
     if failure is None and view.cut_short:
         raise Unjudged(view.cut_short)
+    if failure is not None and not failure.perhaps and without is not None:
+        # The same case is right without the exception.
+        failure = replace(failure, perhaps=_LEFT_BEHIND.format(plan.kind.split()[0]))
     return failure and failure.told_by("LIVE-2", "after an exception was caught")
+
+
+_LEFT_BEHIND = (
+    "the wrapper goes on with state that the aborted {} left behind, such as counts of ready "
+    "gradients or started reductions: reset the state when the next forward begins"
+)
 
 
 @training.rule(

@@ -906,6 +906,21 @@ def test_live2_wants_every_step_right_afterwards() -> None:
     assert failure.fact.startswith("after an exception was caught, the gradient is not the mean")
 
 
+def test_live2_names_state_left_behind_if_nothing_else_explains_the_gradient() -> None:
+    """The same case without the exception is right, so that only state can make the difference."""
+    left = "state that the aborted"
+    for change, named in ((lambda v: v + v % 3 + 1, left), (lambda v: 2 * v, "never divided")):
+        evidence = everywhere(right(CAUGHT), "reduced", 1, WEIGHT, change)
+        ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
+        alone = judge(replace(evidence, ranks=ranks))["LIVE-2"].failure
+        assert alone is not None
+        assert left not in alone.perhaps
+        compared = replace(evidence, ranks=ranks, unperturbed=right(CAUGHT))
+        failure = judge(compared)["LIVE-2"].failure
+        assert failure is not None
+        assert named in failure.perhaps
+
+
 RAISED = RaisedError("backward", 1, "RuntimeError", "closed", "")
 
 
