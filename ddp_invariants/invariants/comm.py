@@ -1,5 +1,6 @@
 """COMM: the collectives that the ranks issue, apart from the values they deliver."""
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants.buckets import buckets, nbytes, wrongly_filled
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
@@ -20,7 +21,7 @@ from ddp_invariants.invariants.timing import changed_timing, same_with_unchanged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.situations.second import SecondWrapper
+from ddp_invariants.situations.second import SAME, SecondWrapper
 
 _SOURCE = (
     "the documentation of torch.distributed: collectives match across ranks, and results are "
@@ -189,11 +190,19 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
                 f"the result of a collective is {state}",
                 f"rank {rank} of {len(view.evidence.ranks)}, step {step} of {view.case.steps}",
                 sent.at,
-                "a wait is missing"
+                _missing_wait(view.case)
                 if state.startswith("not")
                 else "a buffer is used before its wait",
             )
     return None
+
+
+def _missing_wait(case: TrainingCase) -> str:
+    """Return the cause of a collective that is in flight too long."""
+    second = case.get(SecondWrapper)
+    if second is None or second.use not in SAME:
+        return "a wait is missing"
+    return "a wait is missing, perhaps for what the module's earlier wrapper still sends"
 
 
 @training.rule(

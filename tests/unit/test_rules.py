@@ -49,6 +49,7 @@ from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.second import Second, SecondWrapper
 from ddp_invariants.situations.unused import UnusedLayers
 
 WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
@@ -968,10 +969,18 @@ def test_live4_wants_nothing_to_grow_with_every_run(
     assert (judge(replace(right(case), ranks=ranks))["LIVE-4"].failure is not None) == fires
 
 
-@pytest.mark.parametrize("defect", ["not waited for", "written to while in flight"])
-def test_comm3_wants_every_result_waited_for(defect: str) -> None:
+@pytest.mark.parametrize(
+    ("defect", "second", "perhaps"),
+    [
+        ("not waited for", "", "a wait is missing"),
+        ("not waited for", "kept", "the module's earlier wrapper still sends"),
+        ("written to while in flight", "", "a buffer is used before its wait"),
+    ],
+)
+def test_comm3_wants_every_result_waited_for(defect: str, second: Second, perhaps: str) -> None:
     """COMM-3 is judged only if results are withheld and a rank has results to withhold."""
     case = CASE.with_situation(Perturbed(Perturbation("withheld")))
+    case = case.with_situation(SecondWrapper(second)) if second else case
     evidence = right(case)
     assert judge(
         replace(evidence, ranks=tuple(replace(rank, sent=[[]]) for rank in evidence.ranks))
@@ -982,6 +991,7 @@ def test_comm3_wants_every_result_waited_for(defect: str) -> None:
     failure = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].failure
     assert failure is not None
     assert defect in failure.fact
+    assert failure.perhaps.endswith(perhaps)
 
 
 def test_param4_compares_with_plain_training_at_one_rank() -> None:
