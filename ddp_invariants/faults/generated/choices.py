@@ -23,6 +23,9 @@ COLLECTIVES = {
     "gathered": "by an all-gather, summed by each rank",
     "rooted": "by a reduce to the first rank, then a broadcast",
     "scattered": "by a reduce-scatter, then an all-gather",
+    "ring": "by a ring of sends and receives",
+    "doubled": "by recursive doubling",
+    "nodes": "within nodes of two ranks, then over the nodes",
 }
 """The ways to sum a bucket."""
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddp_invariants.faults.generated.choices import OPERATORS
+from ddp_invariants.faults.generated.collectives import SUMMED
 from ddp_invariants.faults.generated.triggers import ACTS, History, Occasion
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
@@ -19,13 +20,6 @@ _CAPS = {"each": 0.0, "capped": 256 / 2**20, "whole": float(1 << 20)}
 """By layout: the bucket cap in MiB."""
 _living: defaultdict[int, "WeakSet[Composed]"] = defaultdict(WeakSet)
 """By rank: its wrappers, since the ranks of a simulation share this module."""
-
-
-class _Summed:
-    """A sum that is ready: the collectives other than all-reduce wait by themselves."""
-
-    def wait(self) -> None:
-        """Return at once."""
 
 
 class Composed(Reference):
@@ -77,7 +71,7 @@ class Composed(Reference):
             bucket.flat = self._packed(bucket)
             # gloo scatters no complex numbers.
             numbers = torch.view_as_real(bucket.flat) if bucket.flat.is_complex() else bucket.flat
-            bucket.work = _COLLECTIVES[self._collective](numbers.view(-1), self.group)
+            bucket.work = SUMMED[self._collective](numbers.view(-1), self.group)
 
     # The occasions.
 
@@ -186,44 +180,6 @@ class Composed(Reference):
         super()._write_back(bucket)
         for parameter, gradient in zip(rest, own, strict=True):
             parameter.grad = gradient
-
-
-# How a bucket is summed.
-
-
-def _gathered(flat: Tensor, group: dist.ProcessGroup | None) -> _Summed:
-    parts = [torch.empty_like(flat) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(parts, flat, group=group)
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    flat.copy_(total)
-    return _Summed()
-
-
-def _rooted(flat: Tensor, group: dist.ProcessGroup | None) -> _Summed:
-    dist.reduce(flat, group_dst=0, group=group)
-    dist.broadcast(flat, group_src=0, group=group)
-    return _Summed()
-
-
-def _scattered(flat: Tensor, group: dist.ProcessGroup | None) -> _Summed:
-    size = dist.get_world_size(group)
-    share = -(-flat.numel() // size)
-    padded = torch.cat([flat, flat.new_zeros(share * size - flat.numel())])
-    own = flat.new_empty(share)
-    dist.reduce_scatter_tensor(own, padded, group=group)
-    dist.all_gather_into_tensor(padded, own, group=group)
-    flat.copy_(padded[: flat.numel()])
-    return _Summed()
-
-
-_COLLECTIVES: dict[str, Callable[[Tensor, dist.ProcessGroup | None], Any]] = {
-    "all_reduce": lambda flat, group: dist.all_reduce(flat, group=group, async_op=True),
-    "gathered": _gathered,
-    "rooted": _rooted,
-    "scattered": _scattered,
-}
 
 
 # The effects of the faults.
