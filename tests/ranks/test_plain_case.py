@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from entered import entered
 
 from conftest import TrialMaker
-from ddp_invariants.cases.case import Case, describe
+from ddp_invariants.cases.case import describe
 from ddp_invariants.cli import main
 from ddp_invariants.discovery import result
 from ddp_invariants.discovery.plain_case import plain_case
 from ddp_invariants.discovery.result import Discovery, PlainFailure
 from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.verdict import Finding, Violation
+from ddp_invariants.records.verdict import Violation
 
 WRAPPERS = """
 import torch.distributed as dist
@@ -97,17 +98,10 @@ def test_the_broken_rule_is_judged_on_the_plain_case_first(make_trial: TrialMake
     """The property of the rule that the plain case breaks draws nothing: that case is made smaller."""
     trial = make_trial("ddp_invariants.faults.bucketed:NeverDivides", cases=5)
     trial.options = replace(trial.options, broken="GRAD-2")
-    entered: list[Case] = []
-    enter = trial.enter
-
-    def note(case: Case, findings: list[Finding]) -> None:
-        entered.append(case)
-        enter(case, findings)
-
-    trial.enter = note  # type: ignore[method-assign]  # to see the cases
+    judged = entered(trial)
     with pytest.raises(Violation) as caught:
         trial.certify("GRAD-2")
-    assert entered[0] == plain_case(trial.scope)
+    assert judged[0] == plain_case(trial.scope)
     assert {"the plain case", "making smaller", "confirming"} == trial.stages.keys()
     assert describe(caught.value.case) == "world_size=2 model=1->linear"
     assert "summed, never divided" in str(caught.value)

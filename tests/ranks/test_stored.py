@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from entered import entered
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.discovery.plain_case import plain_case
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.records import violation
-from ddp_invariants.records.verdict import Failure, Finding, Violation
+from ddp_invariants.records.verdict import Failure, Violation
 from ddp_invariants.search.stored import MOST, stored_cases
-from ddp_invariants.search.trial import Trial
 from ddp_invariants.situations.capability import BASE
 
 FAULT = "ddp_invariants.faults.bucketed:NeverDivides"
@@ -36,19 +36,6 @@ def stored(folder: Path, case: Case, rule: str = "GRAD-2", ddp: str = FAULT, age
     return path
 
 
-def judged(trial: Trial) -> list[Case]:
-    """Have a trial note the cases it judges, and return the list it fills."""
-    entered: list[Case] = []
-    enter = trial.enter
-
-    def note(case: Case, findings: list[Finding]) -> None:
-        entered.append(case)
-        enter(case, findings)
-
-    trial.enter = note  # type: ignore[method-assign]  # to see the cases
-    return entered
-
-
 def test_a_property_judges_its_stored_failures_before_it_draws(
     make_trial: Any, tmp_path: Path
 ) -> None:
@@ -57,10 +44,10 @@ def test_a_property_judges_its_stored_failures_before_it_draws(
     trial.options = replace(trial.options, database=tmp_path / "cases")
     case = replace(plain_case(trial.scope), steps=3)
     stored(tmp_path, case)
-    entered = judged(trial)
+    judged = entered(trial)
     with pytest.raises(Violation) as caught:
         trial.certify("GRAD-2")
-    assert entered[0] == case
+    assert judged[0] == case
     assert isinstance(caught.value.case, TrainingCase)
     assert caught.value.case.steps == 1
     assert "stored cases" in trial.stages
@@ -72,11 +59,11 @@ def test_a_stored_case_that_holds_again_is_one_case_more(make_trial: Any, tmp_pa
     trial.options = replace(trial.options, database=tmp_path / "cases")
     case = plain_case(trial.scope)
     stored(tmp_path, case, ddp="reference")
-    entered = judged(trial)
+    judged = entered(trial)
     trial.certify("GRAD-4")
-    assert case not in entered  # It is a failure of another rule.
+    assert case not in judged  # It is a failure of another rule.
     trial.certify("GRAD-2")
-    assert case in entered
+    assert case in judged
 
 
 def test_a_given_seed_alone_decides_the_cases(make_trial: Any, tmp_path: Path) -> None:
@@ -84,9 +71,9 @@ def test_a_given_seed_alone_decides_the_cases(make_trial: Any, tmp_path: Path) -
     trial = make_trial(cases=8)
     case = replace(BASE, steps=4)
     stored(tmp_path, case, ddp="reference")
-    entered = judged(trial)
+    judged = entered(trial)
     trial.certify("GRAD-2")
-    assert case not in entered
+    assert case not in judged
 
 
 def test_only_readable_failures_within_the_scope_are_judged(
