@@ -832,6 +832,7 @@ def test_larger_cases_keep_what_a_smaller_one_is_about() -> None:
 
 
 SENT_TOGETHER = [Call("allreduce", "float32", 7, "SUM", site="ddp.py:3", launched=0.7, waited=0.8)]
+SOME_SENT = [Call("allreduce", "float32", 3, "SUM", site="ddp.py:3", launched=0.7, waited=0.8)]
 AMBIGUOUS = [
     Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.5),
     Call("allreduce", "float32", 2, "SUM", site="ddp.py:3", launched=0.7),
@@ -868,6 +869,8 @@ AMBIGUOUS = [
                 "ddp.py:3; its float32 gradients have 7 elements"
             ),
         ),
+        (SOME_SENT, WEIGHT, "none of the 1 reductions of step 0 on rank 0 carried it"),
+        (SOME_SENT, SCALE, "in step 0 rank 0 sent all_reduce (float32 x 3 SUM) at ddp.py:3"),
         (
             [],
             WEIGHT,

@@ -45,6 +45,8 @@ def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
     }
     if len(places) == 1:
         return _words(evidence, step, rank, places.pop(), carried)
+    if not places and _is_left_out(name, sizes, carried):
+        return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
     listed = ", ".join(call.at for call in carried[:3]) + (" …" if len(carried) > 3 else "")
     return (
         f"in step {step} rank {rank} sent {listed}; its {dtype} gradients have "
@@ -78,7 +80,8 @@ def _filled(
 ) -> Iterator[list[list[str]]]:
     """Yield the parameters that each reduction carried, if buckets are filled in an order.
 
-    Each parameter takes `flags` additional elements. Nothing is yielded if the sizes do not match.
+    Each parameter takes `flags` additional elements. Nothing is yielded if the sizes do not match,
+    or if a parameter is left over: nothing then tells which parameters were sent.
     """
     buckets: list[list[str]] = []
     rest = list(order)
@@ -91,13 +94,33 @@ def _filled(
         if left:
             return
         buckets.append(bucket)
-    yield buckets
+    if not any(sizes[name] + flags for name in rest):
+        yield buckets
+
+
+def _is_left_out(name: str, sizes: dict[str, int], carried: list[Call]) -> bool:
+    """Return whether a parameter is among those not sent, whichever others were not sent.
+
+    The elements that were not sent are counted. They must be a sum of sizes with this parameter, and
+    none without it.
+    """
+    sent = sum(call.elements for call in carried)
+    certain = []
+    for flags in (0, 1):
+        left = sum(sizes.values()) + flags * len(sizes) - sent
+        sums = {0}
+        for other, size in sizes.items():
+            if other != name:
+                sums |= {total + size + flags for total in sums if total + size + flags <= left}
+        if left in sums or left - sizes.get(name, left + 1) - flags in sums:
+            certain.append(left not in sums)
+    return bool(certain) and all(certain)
 
 
 def _words(
     evidence: RankEvidence, step: int, rank: int, number: int | None, carried: list[Call]
 ) -> str:
-    if number is None:
+    if number is None:  # It has no elements.
         return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
     call, began = carried[number], evidence.backwards[step].began
     place = (
