@@ -243,7 +243,7 @@ CAPABILITIES: dict[str, str] = {
     "twice": "a layer that a forward calls twice",
     "checkpointed": "layers that backward recomputes, as activation checkpoints do",
     "reentrant": "layers that a reentrant checkpoint recomputes in a backward of its own",
-    "in_parts": "a parameter whose gradient is computed in parts, each in a backward of its own",
+    "in_parts": "a gradient computed in parts, each in a backward of its own, as by reentrant checkpoints",
     "evaluation": "a forward in evaluation between steps",
     "evaluation_with_gradients": "a forward in evaluation with gradients enabled, and no backward",
     "inference_mode": "a forward in evaluation under torch.inference_mode() between steps",

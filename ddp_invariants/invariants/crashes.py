@@ -92,9 +92,22 @@ def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | No
                 CRASHES,
                 f"{who}{error.phase}, {where}",
                 f"{error.type}: {error.message}",
+                _cause(error),
                 notes=f"{_REMEDY}\n{error.traceback}",
             )
     return None
+
+
+def _cause(error: RaisedError) -> str:
+    """Return the cause of a crash, if its last line asks something of a gradient that is None."""
+    lines = [line for line in error.traceback.splitlines() if line.startswith("    ")]
+    asked = ".grad." in (lines[-1] if lines else "")
+    if asked and error.message.startswith("'NoneType' object has no attribute"):
+        return (
+            "backward gives no gradient to a parameter that it does not reach, or that is frozen: "
+            "its .grad is None; count it as zero, or leave it out on all ranks"
+        )
+    return ""
 
 
 def crash_of(evidence: TrainingEvidence) -> Failure | None:

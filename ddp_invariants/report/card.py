@@ -220,8 +220,8 @@ def words(account: LevelAccount) -> str:
     held = _held(account)
     if held:
         parts.append(
-            f"{held} hold for {SUBJECTS[account.level]}, each rule in "
-            f"{account.cases:,} cases or more"
+            f"{held} {'hold' if ',' in held else 'holds'} for {SUBJECTS[account.level]}, "
+            f"each rule in {account.cases:,} cases or more"
         )
     if account.untested:
         parts.append(f"not tested: {_rules(account.untested)}")

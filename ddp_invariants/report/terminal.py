@@ -172,10 +172,10 @@ def summary(
     untested = 0
     for rule in order:
         entry, verdict = ledger[rule], ledger.verdict_of(rule)
-        if not ledger.concerned(rule):
-            continue
         if verdict == "not tested" and not verbose:
             untested += 1
+            continue
+        if not ledger.concerned(rule):
             continue
         worst = f"{entry.worst:.2f} of bound" if entry.worst else "none" if entry.judged else ""
         table.add_row(
@@ -188,13 +188,17 @@ def summary(
                 filter(None, (_notes(entry, ended=rule in ledger.ended), notes.get(rule, "")))
             ),
         )
-    hidden = [f"not tested: {_counted(untested, 'rule')} (-v lists them)"] if untested else []
+    hidden = (
+        [f"not tested: {_counted(untested, 'other rule')}; -v lists those that other tests judged"]
+        if untested
+        else []
+    )
     return "\n".join([*_cases(ledger), *table_lines(table), *hidden, _COLUMNS])
 
 
 _COLUMNS = (
     "judged counts cases, compared counts values; the bound of an error is the rounding error allowed "
-    "in its case"
+    "in its case, and 1.00 of it is right"
 )
 
 
@@ -414,7 +418,7 @@ def _notes(entry: Entry, *, ended: bool) -> str:
         least, most = entry.observed
         notes.append(
             f"each rank sent {least:.2f} to {most:.2f} times what a ring all-reduce of its gradients "
-            "sends"
+            "sends: a measure, no verdict"
         )
     notes += crashed[:1]
     notes += [f"failed in {_counted(entry.seen)}"] if entry.seen else []

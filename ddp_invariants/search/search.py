@@ -377,7 +377,7 @@ class Search:
         missing = self.missing()
         unclaimed = sorted(scope.unclaimed.intersection(rule.needs))
         if unclaimed:
-            entry.not_claimed = f"judged without {' and '.join(unclaimed)}: not offered"
+            entry.not_claimed = f"not judged with {' and '.join(unclaimed)}: not offered"
         # A probe saw which situations are refused, and these are not drawn. Another refusal hides
         # whether the rule holds.
         refused = any(" raised " in reason for reason in self.reasons)

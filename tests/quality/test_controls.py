@@ -59,7 +59,7 @@ def test_what_a_sampler_does_not_take_is_not_asked_of_it(make_trial: TrialMaker)
     trial.certify("SHARD-3", cases_for("SHARD-3", trial.scope))
     assert trial.ledger["SHARD-3"].verdict is Verdict.HOLDS
     assert (
-        trial.ledger["SHARD-3"].not_claimed == "judged without drop_last and shuffle: not offered"
+        trial.ledger["SHARD-3"].not_claimed == "not judged with drop_last and shuffle: not offered"
     )
 
 

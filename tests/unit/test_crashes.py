@@ -166,3 +166,26 @@ def test_a_function_of_a_library_is_no_inherited_method(
         function()
     frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
     assert any(map(_is_inherited, frames[2:])) is is_inherited
+
+
+def _reshapes_a_gradient() -> None:
+    parameter: Any = torch.nn.Parameter(torch.ones(2))
+    parameter.grad.reshape(-1)
+
+
+def _reshapes_nothing() -> None:
+    nothing: Any = None
+    nothing.reshape(-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "named"), [(_reshapes_a_gradient, True), (_reshapes_nothing, False)]
+)
+def test_a_gradient_that_is_none_is_named_as_the_cause(
+    function: Callable[[], object], *, named: bool
+) -> None:
+    """Only if the line that crashed asks something of a gradient."""
+    failure = crash("LIVE-1", {0: _raised(function)}, "world size 2")
+    assert failure is not None
+    assert failure.got.startswith("AttributeError: 'NoneType' object has no attribute 'reshape'")
+    assert ("its .grad is None" in failure.perhaps) == named
