@@ -100,7 +100,9 @@ def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | No
 
 def _cause(error: RaisedError) -> str:
     """Return the cause of a crash, if its last line asks something of a gradient that is None."""
-    lines = [line for line in error.traceback.splitlines() if line.startswith("    ")]
+    # Below a line of code Python may print a line that marks a part of it.
+    indented = [line for line in error.traceback.splitlines() if line.startswith("    ")]
+    lines = [line for line in indented if line.strip(" ^~")]
     asked = ".grad." in (lines[-1] if lines else "")
     if asked and error.message.startswith("'NoneType' object has no attribute"):
         return (

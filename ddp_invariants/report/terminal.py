@@ -197,8 +197,8 @@ def summary(
 
 
 _COLUMNS = (
-    "judged counts cases, compared counts values; the bound of an error is the rounding error allowed "
-    "in its case, and 1.00 of it is right"
+    "judged counts cases, compared counts values; the bound of an error is the rounding allowed in its "
+    "case: 1.00 is right"
 )
 
 

@@ -127,7 +127,7 @@ def test_a_session_of_one_rule_is_partial() -> None:
     made.ended = made.tested = {"GRAD-2"}
     core, extended, _ = card(accounts(made))
     assert (core.verdict, core.holds) == ("partial", ("GRAD-2",))
-    assert words(core).startswith("partial: GRAD-2 hold for ordinary programs")
+    assert words(core).startswith("partial: GRAD-2 holds for ordinary programs")
     assert extended.verdict == "partial"
 
 
