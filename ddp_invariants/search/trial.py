@@ -316,8 +316,9 @@ class Trial(Runner):
         """Search for any failure: draw cases by a plan (`search.survey`), judged by all rules.
 
         The search shrinks to the smallest case with any failure, and confirms the root failure of
-        that case. If the failure does not repeat, the search goes on with the rest of the cases: a
-        busy machine can look like a hang, which must not hide what other cases show.
+        that case. If the failure does not repeat, the search goes on with the rest of the cases, each
+        in new processes: a busy machine can look like a hang, and what an earlier case left behind
+        like a failure. Neither must hide what other cases show.
 
         Args:
             rules: The rules to draw cases for; all about DDPs or all about samplers.
@@ -336,6 +337,8 @@ class Trial(Runner):
             if surveyed.violation is not None:
                 return replace(surveyed, cases=drawn)
             unrepeated = surveyed
+            # What an earlier case left in the process would show again, and hide what is wrong.
+            self.options = replace(self.options, isolation="fresh")
         return replace(unrepeated, cases=drawn)
 
     def _surveyed_by(self, plan: Plan, cases: int, known: set[Case]) -> Surveyed:
