@@ -163,7 +163,7 @@ class WritesTheFailedResult(Reference):
     """A bucket keeps the result of a backward that failed after it was sent, and the next backward
     writes that result (no public incident found).
 
-    LIVE-2.
+    LIVE-2: state that the aborted.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -371,7 +371,8 @@ class Search:
 
         Raises:
             Unproved: It did not.
-            NotJudged: It met all but those that take more ranks than there are.
+            NotJudged: It needs situations that take more ranks than there are. More cases would
+                not prove it.
         """
         rule, scope, entry = ALL_RULES[self.rule], self.runner.scope, self.runner.ledger[self.rule]
         missing = self.missing()
@@ -382,7 +383,7 @@ class Search:
         # whether the rule holds.
         refused = any(" raised " in reason for reason in self.reasons)
         beyond = scope.beyond(self.rule).intersection(rule.needs) - scope.unclaimed
-        if beyond and not refused and (not missing or not self.judged):
+        if beyond and not refused:
             entry.not_run = f"not with {', '.join(sorted(beyond))}: {scope.bounded}"
             raise NotJudged(f"{self.rule} is not run: {entry.not_run}")
         proved = self.rule in self.runner.places.met
