@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ddp_invariants.ranks.versions import Version
+
 _WATCHED = tuple(f"ddp_invariants.{part}" for part in ("ranks", "records", "processes", "cases"))
 """The packages that make evidence. The reference is no part of them: it may be under test."""
 _READING: tuple[tuple[type, tuple[str, ...]], ...] = (
@@ -36,12 +38,14 @@ class _Space(NamedTuple):
         names: The namespace.
         objects: These objects by their names.
         read: A function that returns these objects of the namespace, in a fixed order.
+        version: The namespace's version.
     """
 
     name: str
     names: Mapping[str, Any]
     objects: Mapping[str, Any]
     read: Callable[[Any], tuple[Any, ...]]
+    version: Version
 
 
 class Fingerprint:
@@ -53,11 +57,11 @@ class Fingerprint:
         classes = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _classes(spaces)}
         self._classes = [_space(name, vars(kind)) for name, kind in classes.items()]
         self._spaces = [
-            _Space("sys.modules", sys.modules, modules, _reader(modules)),
+            _Space("sys.modules", sys.modules, modules, _reader(modules), Version(sys.modules)),
             *(_space(name, names) for name, names in spaces.items()),
             *self._classes,
         ]
-        self._objects = [space.read(space.names) for space in self._spaces]
+        self._versions = self._numbers()
         self._sizes = self._class_sizes()
         self._functions = [*_functions([space.names for space in self._spaces[1:]])]
         self._codes = [*map(_code, self._functions)]
@@ -69,23 +73,34 @@ class Fingerprint:
 
     def altered(self) -> list[str]:
         """Return the names of everything that has been replaced."""
-        try:
-            same = [read(names) for _, names, _, read in self._spaces] == self._objects
-        except KeyError:
-            same = False
+        numbers = self._numbers()
         if (
-            same
-            and self._class_sizes() == self._sizes
+            (numbers == self._versions or self._are_same(numbers))
             and [*map(_code, self._functions)] == self._codes
             and _reading() == self._reading
         ):
+            self._versions = numbers
             return []
         # Python itself adds names to a class, such as `__annotations__`.
         self._sizes = self._class_sizes()
         return sorted(set(self._differences()))
 
+    def _numbers(self) -> list[int]:
+        return [space.version.number() for space in self._spaces]
+
+    def _are_same(self, numbers: list[int]) -> bool:
+        """Return whether the namespaces that have changed hold the same objects ([Note: versions])."""
+        try:
+            return self._class_sizes() == self._sizes and all(
+                space.read(space.names) == space.read(space.objects)
+                for space, number, before in zip(self._spaces, numbers, self._versions, strict=True)
+                if number != before
+            )
+        except KeyError:
+            return False
+
     def _class_sizes(self) -> list[int]:
-        return [len(names) for _, names, _, _ in self._classes]
+        return [len(space.names) for space in self._classes]
 
     def _differences(self) -> Iterator[str]:
         for space in self._spaces:
@@ -120,7 +135,7 @@ def _is_watched(name: str) -> bool:
 
 def _space(name: str, names: Mapping[str, Any]) -> _Space:
     objects = {key: value for key, value in names.items() if _is_code(value)}
-    return _Space(name, names, objects, _reader(objects))
+    return _Space(name, names, objects, _reader(objects), Version(names))
 
 
 def _reader(keys: Collection[str]) -> Callable[[Any], tuple[Any, ...]]:

@@ -357,12 +357,14 @@ def main() -> NoReturn:
     # Imported once here, so that a fork becomes a rank within milliseconds.
     import ddp_invariants.ranks.rank  # noqa: F401 - every rank would import this
     from ddp_invariants.ranks import fingerprint
+    from ddp_invariants.ranks.groups.isolation import Surroundings
     from ddp_invariants.ranks.training.warm_up import warm_up
 
     torch.set_num_threads(1)
     with leaving_no_folder():
         warm_up()
     fingerprint.of_this_process()
+    Surroundings()  # It reads the names that each rank compares.
     # Objects imported by now live for ever. Without this, every full collection in every rank walks
     # all of torch's objects and copies their pages.
     gc.collect()

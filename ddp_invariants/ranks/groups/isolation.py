@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ddp_invariants.ranks.versions import Version
 from ddp_invariants.reference import ddp as reference_ddp
 from ddp_invariants.reference import sampler as reference_sampler
 
@@ -105,28 +106,55 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _SMALLEST = sys.float_info.min
 
 
+class _Names:
+    """The names of a module or class, as they were when they were last read.
+
+    Args:
+        thing: The module or class.
+    """
+
+    def __init__(self, thing: Any) -> None:
+        self._thing, self._version = thing, Version(vars(thing))
+        self._number, self._read = self._version.number(), dict(vars(thing))
+
+    def taken(self) -> dict[str, Any]:
+        """Return the names as they are now; the same dict until they change."""
+        number = self._version.number()
+        if number != self._number:
+            now = vars(self._thing)
+            if not _same_objects(list(self._read.values()), list(now.values())):
+                self._read = dict(now)
+            self._number = number
+        return self._read
+
+
+_NAMES: list[_Names] = []
+"""The watched names. A host reads them, so that its ranks need not ([Note: versions])."""
+
+
 class Surroundings:
     """The process's global state at the time when the object was made.
 
-    Names are compared by identity, at the speed of comparing two lists of the same objects, because
-    this runs in every case. State that is not listed here is not checked. The lists hold everything
-    that the harness, the reference and the implementations known so far depend on.
+    Names are compared by identity, and only where a namespace has changed, because this runs in
+    every case. State that is not listed here is not checked. The lists hold everything that the
+    harness, the reference and the implementations known so far depend on.
     """
 
     def __init__(self) -> None:
+        if not _NAMES:
+            _NAMES.extend(_Names(thing) for _, thing in _WATCHED)
         self._settings = _settings()
-        self._names = [dict(vars(thing)) for _, thing in _WATCHED]
-        self._values = [list(names.values()) for names in self._names]
+        self._names = [names.taken() for names in _NAMES]
 
     def changed(self) -> list[str]:
         """Return the names of everything that has changed."""
         changed = [name for name, value in _settings().items() if self._settings[name] != value]
         for number, (name, thing) in enumerate(_WATCHED):
-            if _same_objects(self._values[number], list(vars(thing).values())):
+            before, now = self._names[number], _NAMES[number].taken()
+            if now is before:
                 continue
-            before, self._names[number] = self._names[number], dict(vars(thing))
-            self._values[number] = list(self._names[number].values())
-            if _replaced(before, self._names[number], of_class=isinstance(thing, type)):
+            self._names[number] = now
+            if _replaced(before, now, of_class=isinstance(thing, type)):
                 changed.append(f"names in {name}")
         return changed
 
