@@ -31,9 +31,13 @@ _TRIED = 3
 Evidence = TrainingEvidence | ShardEvidence
 Seen = tuple[Failure, Evidence | None]
 """The failure in one run in fresh processes, and the run's evidence."""
+Repeated = tuple[Case, list[Seen]]
+"""A case under the timing that shows its failure most often, and the runs that show it."""
 
 
-def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn:
+def confirm(
+    runner: Runner, rule: str, failure: Failure, case: Case, again: Repeated | None = None
+) -> NoReturn:
     """Repeat a minimal counterexample in fresh processes with plain groups, and report the result.
 
     Args:
@@ -41,6 +45,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
         rule: The rule that was tested.
         failure: The failure that was seen; of the same rule, or of one that leaves no evidence.
         case: The minimal counterexample.
+        again: Its runs in fresh processes, if `repeated` has made them before.
 
     Raises:
         Violation: The failure repeats.
@@ -49,7 +54,7 @@ def confirm(runner: Runner, rule: str, failure: Failure, case: Case) -> NoReturn
     name = runner.under_test.named(case)
     if failure.rule == ENDS != rule and runner.lifeless is not None:
         raise Inconclusive(messages.without_life(rule, name, runner.lifeless.failure))
-    case, seen = repeated(runner, failure.rule, case)
+    case, seen = repeated(runner, failure.rule, case) if again is None else again
     if not seen and (after := after_earlier_runs(runner, failure.rule, case)) is not None:
         failure, case = after
         case, seen = repeated(runner, failure.rule, case)
@@ -236,12 +241,8 @@ def with_fractions(runner: Runner, failure: Failure, case: Case) -> tuple[Failur
     return (failure, case) if seen.rule == failure.rule else (seen, fractions)
 
 
-def repeated(runner: Runner, rule: str, case: Case) -> tuple[Case, list[Seen]]:
-    """Run a case in fresh processes; if the failure comes and goes, run it under other timings too.
-
-    Returns:
-        The case under the timing that shows the failure most often, and the runs that show it.
-    """
+def repeated(runner: Runner, rule: str, case: Case) -> Repeated:
+    """Run a case in fresh processes; if the failure comes and goes, run it under other timings too."""
     runs = ALL_RULES[rule].confirmations
     seen = _again(runner, rule, case, runs)
     for timed in surer(case) if len(seen) < runs else ():

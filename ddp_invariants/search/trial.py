@@ -363,13 +363,15 @@ class Trial(Runner):
         """Confirm the failure that a survey has found."""
         first = search.sighting
         simplest = confirm.without_a_situation(self, *search.simplest())
-        failure, case = confirm.with_fractions(self, *simplest)
-        again, _ = confirm.repeated(self, failure.rule, case)
-        failure, case = confirm.underlying(self, failure, again)
+        seen, case = confirm.with_fractions(self, *simplest)
+        again = confirm.repeated(self, seen.rule, case)
+        failure, case = confirm.underlying(self, seen, again[0])
         findings = self.findings(case, rule=failure.rule)
         failed = tuple(failing.rule for failing in self.failures(findings, case))
         try:
-            confirm.confirm(self, failure.rule, failure, case)
+            # The root failure, and its case, are often those that have been repeated.
+            known = again if (failure.rule, case) == (seen.rule, again[0]) else None
+            confirm.confirm(self, failure.rule, failure, case, known)
         except Violation as violation:
             return Surveyed(search.cases.total(), first, violation, failed)
         except Inconclusive as reason:

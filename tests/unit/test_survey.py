@@ -1,5 +1,7 @@
 """Tests of the plan of a survey: what three hundred cases meet."""
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
@@ -85,11 +87,11 @@ def test_a_survey_goes_on_after_a_failure_that_did_not_repeat(
     confirmed = confirm.confirm
     tried: list[Case] = []
 
-    def fails_once(trial: Runner, rule: str, failure: Failure, case: Case) -> None:
+    def fails_once(trial: Runner, rule: str, failure: Failure, case: Case, *again: Any) -> None:
         tried.append(case)
         if len(tried) == 1:
             raise Inconclusive("seen, and not repeated")
-        confirmed(trial, rule, failure, case)
+        confirmed(trial, rule, failure, case, *again)
 
     monkeypatch.setattr(confirm, "confirm", fails_once)
     trial = make_trial(ddp="ddp_invariants.faults.bucketed:NeverDivides", scope=Scope())
@@ -106,8 +108,8 @@ def test_a_survey_whose_failures_never_repeat_says_why(
     """It ends after three failures, and counts the cases of all attempts."""
     tried: list[Case] = []
 
-    def fails(trial: Runner, rule: str, failure: Failure, case: Case) -> None:
-        del trial, rule, failure
+    def fails(trial: Runner, rule: str, failure: Failure, case: Case, *again: Any) -> None:
+        del trial, rule, failure, again
         tried.append(case)
         raise Inconclusive("seen, and not repeated")
 
