@@ -8,12 +8,16 @@ FOLDER/NAME.R. A rank that still runs after `SECONDS` is killed.
 
 import gc
 import os
-import runpy
 import signal
 import socket
 import sys
 import time
 from pathlib import Path
+
+import torch._dynamo
+import torch.distributed.algorithms.ddp_comm_hooks
+import torch.distributed.fsdp
+import torch.distributed.optim  # noqa: F401 - all four are what the scripts import, or torch for them
 
 SECONDS = 60
 """The time that a script may take, in seconds."""
@@ -41,8 +45,10 @@ def run_rank(script: Path, rank: int, ranks: int, port: int, folder: Path) -> No
     with (folder / f"{script.stem}.{rank}").open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    # `runpy` would free the names at the script's end: a wrapper whose backward failed never ends.
+    names = {"__name__": "__main__", "__file__": str(script)}
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        exec(compile(script.read_text(encoding="utf-8"), script, "exec"), names)
     finally:
         sys.stdout.flush()
         os._exit(0)  # On a normal exit, gloo's threads abort some of the processes.
