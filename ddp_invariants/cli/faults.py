@@ -54,7 +54,7 @@ from ddp_invariants.session import option_values
     metavar="N",
     help=defaulting(
         "number of composed faults to search for. Plain torch shows first that each is wrong. The "
-        "right wrappers that they are made of are controls",
+        "right wrappers and samplers, composed in the same way, are controls",
         "the catalogue instead",
     ),
 )
@@ -143,7 +143,7 @@ def faults(
         if generated is not None and catalogue is not None:
             raise click.UsageError("--generated and --catalogue exclude each other")
         if generated is not None:
-            known = Catalogue((*population(generated, seed), *right()))
+            known = Catalogue((*population(generated, seed), *right(seed)))
         else:
             known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
         entries, resolved = known.select(only), wanted(backend, device)

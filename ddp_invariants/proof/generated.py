@@ -9,7 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from ddp_invariants.errors import HarnessError
-from ddp_invariants.faults.generated.choices import PARTS, Composition, faulty, hosts
+from ddp_invariants.faults.generated.choices import (
+    PARTS,
+    WRAPPERS,
+    Composition,
+    balanced,
+    faulty,
+)
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.proof.catalogue import CatalogueEntry
@@ -17,6 +23,8 @@ from ddp_invariants.proof.catalogue import CatalogueEntry
 WITNESS = "ddp_invariants.faults.generated.witness"
 CASES = 300
 """Largest number of cases in a search for a composed fault."""
+CONTROLS = 16
+"""Right compositions of each part that serve as controls; a little less if some are drawn twice."""
 _BATCH = 50
 """Compositions that a witness tries at once."""
 
@@ -26,14 +34,11 @@ def wrong(seed: int) -> Iterator[Composition]:
 
     A quarter are samplers, as long as there are some.
     """
-    shuffled = random.Random(seed)
-    wrappers, samplers = (faulty(part) for part in ("ddp", "sampler"))
-    shuffled.shuffle(wrappers)
-    shuffled.shuffle(samplers)
-    for number, wrapper in enumerate(wrappers):
+    samplers = faulty(("sampler",), random.Random(f"samplers {seed}"))
+    for number, wrapper in enumerate(faulty(WRAPPERS, random.Random(f"wrappers {seed}"))):
         yield wrapper
-        if number % 3 == 2 and samplers:
-            yield samplers.pop()
+        if number % 3 == 2:
+            yield from itertools.islice(samplers, 1)
 
 
 def witnessed(compositions: Sequence[Composition]) -> dict[Composition, str]:
@@ -74,9 +79,16 @@ def population(count: int, seed: int) -> list[CatalogueEntry]:
     return entries
 
 
-def right() -> list[CatalogueEntry]:
-    """Return the compositions without a fault, as controls."""
-    return [_entry(composition) for part in PARTS for composition in hosts(part)]
+def right(seed: int) -> list[CatalogueEntry]:
+    """Return compositions without a fault, as controls, in which all choices occur equally often.
+
+    Args:
+        seed: Decides which.
+    """
+    shuffled = random.Random(f"controls {seed}")
+    return [
+        _entry(composition) for part in PARTS for composition in balanced(part, CONTROLS, shuffled)
+    ]
 
 
 def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
@@ -87,7 +99,7 @@ def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
         composition.words,
         "composed",
         tuple(_rules(composition)) if composition.operator else (),
-        is_sampler=composition.part == "sampler",
+        is_sampler=composition.is_sampler,
         docstring=f"{composition.words}. Witness: {witness}" if witness else composition.words,
         file=PARTS[composition.part].target,
         arguments=composition.host_arguments,

@@ -4,6 +4,8 @@ Standard library only: the controller reads this module, and must not import tor
 """
 
 import itertools
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,8 +28,25 @@ COLLECTIVES = {
     "ring": "by a ring of sends and receives",
     "doubled": "by recursive doubling",
     "nodes": "within nodes of two ranks, then over the nodes",
+    "trios": "within nodes of three ranks, then over the nodes",
 }
 """The ways to sum a bucket."""
+DIVISIONS = {
+    "after": "divided after the sum",
+    "before": "divided before the sum",
+    "multiplied": "multiplied by 1 / W after the sum",
+}
+"""How a sum becomes a mean."""
+PACKINGS = {
+    "backward": "the last parameters first",
+    "registered": "the first parameters first",
+}
+"""The order in which parameters fill buckets."""
+WAITS = {
+    "forwards": "awaited from the first bucket to the last",
+    "backwards": "awaited from the last bucket to the first",
+}
+"""The order in which buckets are awaited."""
 
 
 class Operator(NamedTuple):
@@ -117,10 +136,21 @@ TRIGGERS = {
 """The triggers by name."""
 
 
-DEALINGS = {"strided": "every W-th index to a rank", "blocks": "a block of indices to each rank"}
+DEALINGS = {
+    "strided": "every W-th index to a rank",
+    "blocks": "a block of indices to each rank",
+    "mirrored": "every W-th index to a rank, from the last rank to the first",
+    "rotated": "every W-th index to a rank, from the second rank on",
+    "snake": "indices forwards and backwards over the ranks in turn",
+}
 """Which indices a rank gets."""
 GENERATORS = {"torch": "torch.randperm", "python": "random.shuffle"}
 """How indices are shuffled."""
+PADDINGS = {
+    "start": "filled up from the start of the order",
+    "end": "filled up from the end of the order",
+}
+"""The indices that come twice."""
 _OF_SHARDS = ("SHARD", "LIVE")
 SAMPLER_OPERATORS = {
     "skip": Operator("deal", "the last index gives way to the first", _OF_SHARDS),
@@ -162,37 +192,59 @@ SAMPLER_TRIGGERS = {
 
 
 class Part(NamedTuple):
-    """A composed implementation: a wrapper or a sampler.
+    """Composed implementations of one kind: wrappers or samplers.
 
     Attributes:
         target: The name that `--ddp` or `--sampler` takes.
+        words: The kind in words; empty if the choices say enough.
         host: The choices of a host, each with its words, by the name of the argument.
         operators: The faults.
         triggers: Their triggers.
     """
 
     target: str
+    words: str
     host: dict[str, dict[str, str]]
     operators: dict[str, Operator]
     triggers: dict[str, Trigger]
 
 
 _ROOM = "ddp_invariants.faults.generated"
+_OF_WRAPPERS = {
+    "layout": LAYOUTS,
+    "moment": MOMENTS,
+    "collective": COLLECTIVES,
+    "division": DIVISIONS,
+    "packing": PACKINGS,
+    "waits": WAITS,
+}
 PARTS = {
-    "ddp": Part(
-        f"{_ROOM}.wrapper:Composed",
-        {"layout": LAYOUTS, "moment": MOMENTS, "collective": COLLECTIVES},
+    "ddp": Part(f"{_ROOM}.wrapper:Composed", "", _OF_WRAPPERS, OPERATORS, TRIGGERS),
+    "called": Part(
+        f"{_ROOM}.kinds:Called",
+        "finished by a call after the backward",
+        _OF_WRAPPERS,
+        OPERATORS,
+        TRIGGERS,
+    ),
+    "main": Part(
+        f"{_ROOM}.kinds:Main",
+        "main gradients, finished by a call after the backward",
+        _OF_WRAPPERS,
         OPERATORS,
         TRIGGERS,
     ),
     "sampler": Part(
         f"{_ROOM}.sampler:ComposedSampler",
-        {"dealing": DEALINGS, "generator": GENERATORS},
+        "",
+        {"dealing": DEALINGS, "generator": GENERATORS, "padding": PADDINGS},
         SAMPLER_OPERATORS,
         SAMPLER_TRIGGERS,
     ),
 }
 """The parts by name."""
+WRAPPERS = tuple(part for part in PARTS if part != "sampler")
+"""The parts that are wrappers."""
 
 
 @dataclass(frozen=True, order=True)
@@ -212,18 +264,23 @@ class Composition:
     trigger: str = ""
 
     @property
+    def is_sampler(self) -> bool:
+        """True for a sampler, False for a wrapper."""
+        return self.part not in WRAPPERS
+
+    @property
     def name(self) -> str:
         """Return the name of the composition."""
-        host = ", ".join(self.host)
+        kind = [self.part] if PARTS[self.part].words else []
+        host = ", ".join([*kind, *self.host])
         return f"{host}: {self.operator}, {self.trigger}" if self.operator else host
 
     @property
     def words(self) -> str:
         """Return in words what the composition does."""
         part = PARTS[self.part]
-        host = ", ".join(
-            words[name] for words, name in zip(part.host.values(), self.host, strict=True)
-        )
+        choices = [words[name] for words, name in zip(part.host.values(), self.host, strict=True)]
+        host = ", ".join([*filter(None, [part.words]), *choices])
         if not self.operator:
             return host
         return f"{part.operators[self.operator].words} {part.triggers[self.trigger].words} ({host})"
@@ -245,20 +302,45 @@ def hosts(part: str) -> list[Composition]:
     return [Composition(part, host) for host in itertools.product(*PARTS[part].host.values())]
 
 
-def faulty(part: str) -> list[Composition]:
-    """Return all compositions of a part with a fault that can act."""
-    return [
-        composition
-        for right in hosts(part)
-        for operator in PARTS[part].operators
-        for trigger in PARTS[part].triggers
-        if _possible(composition := replace(right, operator=operator, trigger=trigger))
-    ]
+def balanced(part: str, count: int, shuffled: random.Random) -> list[Composition]:
+    """Return right compositions of a part, among which all names of a choice are equally frequent.
+
+    Args:
+        part: A name of `PARTS`.
+        count: Their number; a little less if some are drawn twice.
+        shuffled: Decides which.
+    """
+    columns = []
+    for names in PARTS[part].host.values():
+        column = [*itertools.islice(itertools.cycle(names), count)]
+        shuffled.shuffle(column)
+        columns.append(column)
+    return [Composition(part, host) for host in dict.fromkeys(zip(*columns, strict=True))]
+
+
+def faulty(parts: Sequence[str], shuffled: random.Random) -> Iterator[Composition]:
+    """Yield all compositions with a fault that can act, each once.
+
+    Args:
+        parts: Names of `PARTS` that have the same operators and triggers.
+        shuffled: Decides the order.
+    """
+    rights = [right for part in parts for right in hosts(part)]
+    faults = [*itertools.product(PARTS[parts[0]].operators, PARTS[parts[0]].triggers)]
+    # The numbers of the compositions are shuffled, because there are too many compositions to make
+    # all of them.
+    numbers = [*range(len(rights) * len(faults))]
+    shuffled.shuffle(numbers)
+    for number in numbers:
+        right, (operator, trigger) = rights[number // len(faults)], faults[number % len(faults)]
+        composition = replace(right, operator=operator, trigger=trigger)
+        if _possible(composition):
+            yield composition
 
 
 def _possible(composition: Composition) -> bool:
     """Return whether a fault can act on the occasions of its trigger."""
-    if composition.part == "sampler":
+    if composition.is_sampler:
         return True
     operator, trigger = OPERATORS[composition.operator], TRIGGERS[composition.trigger]
     if operator.seam in ("start", "buffers") and trigger.of_reductions:
@@ -266,4 +348,8 @@ def _possible(composition: Composition) -> bool:
     if composition.operator == "no wait":
         # The other collectives wait by themselves.
         return "all_reduce" in composition.host
-    return not (composition.trigger == "unused" and composition.operator == "keep")
+    # Every parameter has a main gradient.
+    return not (
+        composition.trigger == "unused"
+        and (composition.operator == "keep" or composition.part == "main")
+    )

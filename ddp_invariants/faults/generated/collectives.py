@@ -1,6 +1,7 @@
 """The ways in which a composed wrapper sums a flat tensor over its ranks, each of them right."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -85,13 +86,13 @@ def _doubled(flat: Tensor, group: Group) -> _Summed:
     return _Summed()
 
 
-def _in_nodes(flat: Tensor, group: Group) -> _Summed:
-    """Sum within nodes of two ranks, then over the nodes' first ranks, and send the sum back."""
+def _in_nodes(flat: Tensor, group: Group, ranks: int) -> _Summed:
+    """Sum within nodes of some ranks, then over the nodes' first ranks, and send the sum back."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    first = rank - rank % 2
+    first = rank - rank % ranks
     # Each rank receives from those below it in the tree, and then sends to the one above it.
-    below = [rank + 1] if rank == first and rank + 1 < size else []
-    below += range(2, size, 2) if rank == 0 else []
+    below = [*range(rank + 1, min(rank + ranks, size))] if rank == first else []
+    below += range(ranks, size, ranks) if rank == 0 else []
     above = first if rank != first else 0
     for other in below:
         flat.add_(_received(flat, other, group))
@@ -126,6 +127,7 @@ SUMMED: dict[str, Callable[[Tensor, Group], Any]] = {
     "scattered": _scattered,
     "ring": _around_a_ring,
     "doubled": _doubled,
-    "nodes": _in_nodes,
+    "nodes": partial(_in_nodes, ranks=2),
+    "trios": partial(_in_nodes, ranks=3),
 }
 """By name: the sum, which returns something to wait for."""

@@ -18,10 +18,11 @@ class ComposedSampler:
         rank: The rank's number.
         shuffle: True to shuffle the indices of each epoch.
         seed: The seed of the shuffling.
-        drop_last: True to drop the rest that does not fill all ranks; otherwise indices from the
-            start fill it up.
+        drop_last: True to drop the rest that does not fill all ranks; otherwise some indices come
+            twice.
         dealing: The indices that a rank gets.
         generator: How indices are shuffled.
+        padding: The indices that come twice.
         operator: The fault; empty for none.
         trigger: The iterations in which the fault acts.
 
@@ -39,6 +40,7 @@ class ComposedSampler:
         drop_last: bool = False,
         dealing: str = "strided",
         generator: str = "torch",
+        padding: str = "start",
         operator: str = "",
         trigger: str = "always",
     ) -> None:
@@ -46,7 +48,7 @@ class ComposedSampler:
             raise ValueError(f"rank is {rank}, expected 0 to {num_replicas - 1}")
         self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
         self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
-        self._dealing, self._generator = dealing, generator
+        self._dealing, self._generator, self._padding = dealing, generator, padding
         self._operator, self._trigger = operator, trigger
         self._iterated: list[int] = []
 
@@ -109,7 +111,8 @@ class ComposedSampler:
         if drops:
             return indices[: len(indices) - rest]
         missing = self.num_replicas - rest
-        return indices + (indices * -(-missing // len(indices)))[:missing]
+        again = indices * -(-missing // len(indices))
+        return indices + (again[:missing] if self._padding == "start" else again[-missing:])
 
     def _dealt(self, indices: list[int]) -> list[int]:
         """Return the rank's indices."""
@@ -118,10 +121,20 @@ class ComposedSampler:
             rank = 0
         elif self._acts("deal", "next shard"):
             rank = (rank + 1) % self.num_replicas
-        if self._dealing == "strided":
-            return indices[rank :: self.num_replicas]
-        share = len(indices) // self.num_replicas
-        return indices[rank * share : (rank + 1) * share]
+        size = self.num_replicas
+        if self._dealing == "blocks":
+            share = len(indices) // size
+            return indices[rank * share : (rank + 1) * share]
+        place = {
+            "strided": rank,
+            "mirrored": size - 1 - rank,
+            "rotated": (rank - 1) % size,
+            "snake": rank,
+        }[self._dealing]
+        rounds = [indices[start : start + size] for start in range(0, len(indices), size)]
+        if self._dealing == "snake":
+            rounds = [turn[::-1] if number % 2 else turn for number, turn in enumerate(rounds)]
+        return [turn[place] for turn in rounds]
 
     def _altered(self, mine: list[int]) -> list[int]:
         """Return the rank's indices, altered by a fault."""

@@ -78,10 +78,7 @@ def _miscounted(shards: Shards, lengths: Sequence[int], samples: int, *, drop: b
 
 def _misordered(by_epoch: dict[int, Shards], samples: int, *, shuffle: bool) -> str:
     """Return a sentence if indices are shuffled although they must not be, or the reverse."""
-    in_order = [
-        all(_in_order(shard, len(shards) * len(shard) - samples) for shard in shards)
-        for shards in by_epoch.values()
-    ]
+    in_order = [_in_order(shards, samples) for shards in by_epoch.values()]
     if not shuffle:
         return "" if all(in_order) else "indices are not in order, though they are not shuffled"
     if samples < _MANY:
@@ -92,9 +89,11 @@ def _misordered(by_epoch: dict[int, Shards], samples: int, *, shuffle: bool) -> 
     return "two epochs have the same order" if orders[-1] in orders[:-1] else ""
 
 
-def _in_order(shard: list[int], padding: int) -> bool:
-    """Return whether a shard's indices ascend, apart from the padding at its end."""
-    kept = list(shard)
-    while kept and kept[-1] < padding:
-        kept.pop()
-    return kept == sorted(kept)
+def _in_order(shards: Shards, samples: int) -> bool:
+    """Return whether the indices of all shards ascend, apart from as many as padding may be."""
+    padding = sum(map(len, shards)) - samples
+    beyond = 0
+    for shard in shards:
+        falls = (place for place in range(1, len(shard)) if shard[place] <= shard[place - 1])
+        beyond += len(shard) - next(falls, len(shard))
+    return beyond <= max(padding, 0)

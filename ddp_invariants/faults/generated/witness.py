@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.faults.generated import sampler_witness
 from ddp_invariants.faults.generated.choices import Composition
+from ddp_invariants.faults.generated.kinds import Called, Main
 from ddp_invariants.faults.generated.wrapper import Composed
 
 RANKS = 5
@@ -89,6 +90,10 @@ def _numbers(name: str, rank: int, turn: int) -> Tensor:
     return (_UNIT * whole).to(dtype)
 
 
+_KINDS: dict[str, type[Composed]] = {"ddp": Composed, "called": Called, "main": Main}
+"""The wrappers by the name of their part."""
+
+
 class _Trial:
     """One composition on one rank.
 
@@ -102,15 +107,22 @@ class _Trial:
         self.rank, self.size, self.turn = rank, size, 0
         self.module = _Chosen(names, rank)
         choices: dict[str, Any] = dict((*composition.host_arguments, *composition.fault_arguments))
-        self.wrapper: Any = Composed(self.module, **choices)
+        self.wrapper: Any = _KINDS[composition.part](self.module, **choices)
         self.own: dict[str, dict[int, Tensor]] = {}
 
-    def backward(self, names: Sequence[str]) -> None:
-        """Make one forward and backward that use some parameters."""
+    def backward(self, names: Sequence[str], *, finishes: bool = True) -> None:
+        """Make one forward and backward that use some parameters.
+
+        Args:
+            names: The parameters.
+            finishes: False within no_sync: the loop calls nothing after the backward.
+        """
         self.turn += 1
         if self.rank == 0:
             time.sleep(0.002)  # A rank that does not wait for this one has nothing of it.
         self.wrapper({name: _numbers(name, self.rank, self.turn) for name in names}).backward()
+        if finishes and isinstance(self.wrapper, Called):
+            self.wrapper.finish_gradient_synchronization()
         for name in names:
             for rank in range(self.size):
                 sums = self.own.setdefault(name, {})
@@ -124,7 +136,7 @@ class _Trial:
             if sums is None or not parameter.requires_grad:
                 continue
             mean = torch.stack([*sums.values()]).to(_wide(parameter.dtype)).sum(0) / self.size
-            got = parameter.grad
+            got = getattr(parameter, "main_grad", parameter.grad)
             if got is None or not torch.equal(got.to(mean.dtype), mean):
                 return (
                     f"{occasion}: rank {self.rank} of {self.size}, {name}: the gradient is "
@@ -132,8 +144,14 @@ class _Trial:
                     f"{mean.flatten()[:4].tolist()}"
                 )
         self.own.clear()
-        self.wrapper.zero_grad()
+        self.clear()
         return ""
+
+    def clear(self) -> None:
+        """Clear all gradients."""
+        self.wrapper.zero_grad()
+        if isinstance(self.wrapper, Main):
+            self.wrapper.zero_grad_buffer()
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -161,7 +179,7 @@ def _steps(trial: _Trial) -> Iterator[str]:
     trial.backward(every)
     yield trial.wrong("after an evaluation")
     with trial.wrapper.no_sync():
-        trial.backward(every)
+        trial.backward(every, finishes=False)
     trial.backward(every)
     yield trial.wrong("with no_sync")
     trial.backward(every)
@@ -199,7 +217,7 @@ def _after_an_error(trial: _Trial) -> Iterator[str]:
         if "on purpose" not in str(error):
             raise
     handle.remove()
-    trial.wrapper.zero_grad()
+    trial.clear()
     for _ in range(2):
         trial.backward(every)
         yield trial.wrong("after a backward that raised")
@@ -288,9 +306,9 @@ def main() -> None:
     shown = {
         number: sentence
         for number, composition in enumerate(compositions)
-        if composition.part == "sampler" and (sentence := sampler_witness.shown(composition))
+        if composition.is_sampler and (sentence := sampler_witness.shown(composition))
     }
-    left = [each for each in enumerate(compositions) if each[1].part == "ddp"]
+    left = [each for each in enumerate(compositions) if not each[1].is_sampler]
     while left:  # If a composition ends its world, a new world runs the next compositions.
         tried = left[0][0]
         for number, sentence in _world(RANKS, left):

@@ -31,6 +31,9 @@ class Composed(Reference):
         layout: The gradients that travel together.
         moment: When a bucket is sent.
         collective: How a bucket is summed.
+        division: How a sum becomes a mean.
+        packing: The order in which parameters fill buckets.
+        waits: The order in which buckets are awaited.
         operator: The fault; empty for none.
         trigger: The occasions on which the fault acts.
     """
@@ -42,10 +45,14 @@ class Composed(Reference):
         layout: str = "capped",
         moment: str = "ready",
         collective: str = "all_reduce",
+        division: str = "after",
+        packing: str = "backward",
+        waits: str = "forwards",
         operator: str = "",
         trigger: str = "always",
     ) -> None:
-        self._moment, self._collective = moment, collective
+        self._moment, self._collective, self._division = moment, collective, division
+        self._packing, self._waits = packing, waits
         self._operator, self._trigger = operator, trigger
         self._seam = OPERATORS[operator].seam if operator else ""
         self._planned = False
@@ -62,6 +69,10 @@ class Composed(Reference):
 
     # The host.
 
+    def _trainable(self) -> list[nn.Parameter]:
+        trainable = super()._trainable()
+        return trainable if self._packing == "backward" else trainable[::-1]
+
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         if self._moment == "ready":
             super()._gradient_ready(parameter)
@@ -69,9 +80,38 @@ class Composed(Reference):
     def _launch(self, bucket: Bucket) -> None:
         if bucket.work is None:
             bucket.flat = self._packed(bucket)
-            # gloo scatters no complex numbers.
-            numbers = torch.view_as_real(bucket.flat) if bucket.flat.is_complex() else bucket.flat
-            bucket.work = SUMMED[self._collective](numbers.view(-1), self.group)
+            if self._division == "before":
+                self._divide(bucket)
+            bucket.work = SUMMED[self._collective](_real(bucket.flat), self.group)
+
+    def _divide(self, bucket: Bucket) -> None:
+        """Divide the gradients of a bucket, but not its flags."""
+        assert bucket.flat is not None
+        gradients = _real(bucket.flat[: -len(bucket.parameters)])
+        divisor = self.world_size
+        if self._operator in _DIVISORS and self._acts_on("receive", bucket):
+            divisor = _DIVISORS[self._operator](divisor)
+        if self._division == "multiplied":
+            gradients.mul_(1 / divisor)
+        else:
+            gradients.div_(divisor)
+
+    def _send_and_wait(self) -> None:
+        for bucket in self._buckets:
+            self._launch(bucket)
+        for bucket in self._buckets if self._waits == "forwards" else self._buckets[::-1]:
+            self._wait(bucket)
+        self._reducing = False
+
+    def _flat(self, bucket: Bucket) -> Tensor:
+        """Return the gradients of a bucket and their flags."""
+        return super()._packed(bucket)
+
+    def _unpack(self, bucket: Bucket) -> None:
+        """Hand the means back."""
+        size, self.world_size = self.world_size, 1  # The means are divided already.
+        super()._write_back(bucket)
+        self.world_size = size
 
     # The occasions.
 
@@ -145,7 +185,7 @@ class Composed(Reference):
                 tensor.copy_(own)
 
     def _packed(self, bucket: Bucket) -> Tensor:
-        flat = super()._packed(bucket)
+        flat = self._flat(bucket)
         gradients = flat[: -len(bucket.parameters)]
         before = self._previous(bucket, "sent", gradients)
         if self._acts_on("send", bucket) and gradients.numel():
@@ -157,29 +197,20 @@ class Composed(Reference):
             super()._wait(bucket)
 
     def _write_back(self, bucket: Bucket) -> None:
-        if not self._acts_on("receive", bucket):
-            if bucket.flat is not None:
-                self._previous(bucket, "received", bucket.flat)
-            super()._write_back(bucket)
+        assert bucket.flat is not None
+        acts = self._acts_on("receive", bucket)
+        if not acts or self._operator == "late":
+            before = self._previous(bucket, "received", bucket.flat)
+            if acts:
+                bucket.flat = before.clone()
+        if acts and self._operator == "keep":
             return
-        size = self.world_size
-        if self._operator in _DIVISORS:
-            self.world_size = _DIVISORS[self._operator](size)
-            super()._write_back(bucket)
-            self.world_size = size
-        elif self._operator == "late":
-            assert bucket.flat is not None
-            bucket.flat = self._previous(bucket, "received", bucket.flat).clone()
-            super()._write_back(bucket)
-        elif self._operator == "half":
-            self._write_half_back(bucket)
-
-    def _write_half_back(self, bucket: Bucket) -> None:
-        rest = bucket.parameters[-(-len(bucket.parameters) // 2) :] or bucket.parameters[-1:]
-        own = [None if p.grad is None else p.grad.clone() for p in rest]
-        super()._write_back(bucket)
-        for parameter, gradient in zip(rest, own, strict=True):
-            parameter.grad = gradient
+        if acts and self._operator == "half":
+            # A parameter whose flag is 0 keeps its gradient.
+            bucket.flat[-max(len(bucket.parameters) // 2, 1) :] = 0
+        if self._division != "before":
+            self._divide(bucket)
+        self._unpack(bucket)
 
 
 # The effects of the faults.
@@ -202,6 +233,14 @@ _DIVISORS: dict[str, Callable[[int], int]] = {
     "twice": lambda size: size * size,
 }
 """By operator: its divisor, given the number of ranks."""
+
+
+def _real(flat: Tensor) -> Tensor:
+    """Return a view of the numbers, complex ones as their parts.
+
+    gloo scatters no complex numbers, and torch 2.6 rounds when it divides them.
+    """
+    return (torch.view_as_real(flat) if flat.is_complex() else flat).view(-1)
 
 
 def _rounded(flat: Tensor) -> Tensor:
