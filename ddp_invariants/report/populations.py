@@ -12,17 +12,18 @@ from ddp_invariants.report.terminal import table_lines
 
 
 def table(detections: Sequence[Detection]) -> str:
-    """Return a matrix of operators and triggers for each part, and the totals.
+    """Return a matrix of operators and triggers for wrappers, one for samplers, and the totals.
 
     A cell holds how many faults were caught, of how many. The letters on top stand for operators,
     which the rows below a matrix explain.
     """
     lines: list[str] = []
-    for name, part in PARTS.items():
+    # All kinds of wrappers have the same operators and triggers.
+    for part, is_sampler in ((PARTS["ddp"], False), (PARTS["sampler"], True)):
         faults = [
             detection
             for detection in detections
-            if detection.planted.is_fault and detection.planted.is_sampler == (name == "sampler")
+            if detection.planted.is_fault and detection.planted.is_sampler == is_sampler
         ]
         if faults:
             lines += [*_matrix(faults, part), "", *_operators(faults, part), ""]

@@ -47,14 +47,19 @@ WAITS = {
     "backwards": "awaited from the last bucket to the first",
 }
 """The order in which buckets are awaited."""
+OWNERS = {
+    "listed": "each parameter dealt to the rank that has least",
+    "sorted": "each parameter dealt to the rank that has least, the largest first",
+}
+"""The rank that updates a parameter, where ranks share the optimizer's state."""
 
 
 class Operator(NamedTuple):
     """A fault, wherever and whenever it acts.
 
     Attributes:
-        seam: The place that it alters. In a wrapper it is `start`, `buffers`, `send`, `wait` or
-            `receive`; in a sampler `order`, `pad`, `deal` or `length`.
+        seam: The place that it alters. In a wrapper it is `start`, `buffers`, `send`, `wait`,
+            `receive` or `update`; in a sampler `order`, `pad`, `deal` or `length`.
         words: Its effect, in words.
         invariants: The invariants of which a rule must notice it on ordinary programs.
     """
@@ -84,6 +89,7 @@ OPERATORS = {
     "twice": Operator("receive", "the sum is divided twice", _OF_GRADIENTS),
     "late": Operator("receive", "the result of the reduction before is written", _OF_GRADIENTS),
     "half": Operator("receive", "only the first parameters get the result", _OF_GRADIENTS),
+    "old": Operator("update", "a parameter that another rank updated stays as it was", ("PARAM",)),
 }
 """The faults by name."""
 
@@ -234,6 +240,13 @@ PARTS = {
         OPERATORS,
         TRIGGERS,
     ),
+    "sharded": Part(
+        f"{_ROOM}.kinds:Sharded",
+        "ranks share the optimizer's state",
+        {"owners": OWNERS, "moment": MOMENTS, "collective": COLLECTIVES, "division": DIVISIONS},
+        OPERATORS,
+        TRIGGERS,
+    ),
     "sampler": Part(
         f"{_ROOM}.sampler:ComposedSampler",
         "",
@@ -327,11 +340,12 @@ def faulty(parts: Sequence[str], shuffled: random.Random) -> Iterator[Compositio
     """
     rights = [right for part in parts for right in hosts(part)]
     faults = [*itertools.product(PARTS[parts[0]].operators, PARTS[parts[0]].triggers)]
-    # The numbers of the compositions are shuffled, because there are too many compositions to make
-    # all of them.
-    numbers = [*range(len(rights) * len(faults))]
-    shuffled.shuffle(numbers)
-    for number in numbers:
+    drawn: set[int] = set()
+    while len(drawn) < len(rights) * len(faults):
+        number = shuffled.randrange(len(rights) * len(faults))
+        if number in drawn:
+            continue
+        drawn.add(number)
         right, (operator, trigger) = rights[number // len(faults)], faults[number % len(faults)]
         composition = replace(right, operator=operator, trigger=trigger)
         if _possible(composition):
@@ -345,6 +359,9 @@ def _possible(composition: Composition) -> bool:
     operator, trigger = OPERATORS[composition.operator], TRIGGERS[composition.trigger]
     if operator.seam in ("start", "buffers") and trigger.of_reductions:
         return False
+    if operator.seam == "update":
+        # Parameters are updated by themselves, in no bucket.
+        return composition.part == "sharded" and "bucket" not in composition.trigger
     if composition.operator == "no wait":
         # The other collectives wait by themselves.
         return "all_reduce" in composition.host

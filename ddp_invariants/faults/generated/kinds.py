@@ -1,9 +1,16 @@
-"""Composed wrappers of other kinds, which differ from the reference in how the loop calls them."""
+"""Composed wrappers of other kinds, which differ from the reference in how the loop calls them.
 
+Source of the shared optimizer state: Rajbhandari et al. 2020, arXiv:1910.02054.
+"""
+
+from collections.abc import Callable
+from types import MethodType
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from ddp_invariants.faults.generated.wrapper import Composed
 from ddp_invariants.reference.ddp import Bucket
@@ -68,3 +75,73 @@ class Main(Called):
 def _main(parameter: nn.Parameter) -> Tensor:
     main: Tensor = parameter.main_grad  # type: ignore[attr-defined]  # made by the plan
     return main
+
+
+class Sharded(Composed):
+    """A composed wrapper whose ranks each update some parameters, and broadcast them.
+
+    Args:
+        module: The replica.
+        optimizer: The optimizer of all parameters; the wrapper alters its `step`.
+        process_group: The ranks to average over; None is the default group.
+        owners: The rank that updates a parameter.
+        choices: The choices of `Composed`.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"zero": 1, "partition": "parameters"}
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        process_group: dist.ProcessGroup | None = None,
+        owners: str = "listed",
+        **choices: str,
+    ) -> None:
+        super().__init__(module, process_group, **choices)
+        self._owners = self._dealt(_parameters(optimizer), owners)
+        plain = optimizer.step
+        optimizer.step = MethodType(  # type: ignore[method-assign]  # as libraries do
+            lambda self, *args, **kwargs: wrapper._step(self, lambda: plain(*args, **kwargs)),
+            optimizer,
+        )
+        wrapper = self
+
+    @torch.no_grad()
+    def _step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+        """Update the parameters that this rank owns, and take the others from their owners."""
+        owned = [*zip(_parameters(optimizer), self._owners, strict=True)]
+        rank = dist.get_rank(self.group)
+        others = [parameter for parameter, owner in owned if owner != rank]
+        gradients = [parameter.grad for parameter in others]
+        for parameter in others:
+            parameter.grad = None
+        loss = plain()
+        for parameter, gradient in zip(others, gradients, strict=True):
+            parameter.grad = gradient
+        for parameter, owner in owned:
+            whole = parameter.detach().clone(memory_format=torch.contiguous_format)
+            dist.broadcast(whole, group_src=owner, group=self.group)
+            if not self._act("update", [parameter], self.module.named_parameters(), -1):
+                parameter.copy_(whole)
+        return loss
+
+    def _dealt(self, parameters: list[nn.Parameter], owners: str) -> list[int]:
+        """Return the owner of each parameter."""
+        # Frozen parameters have no state, and so they come last.
+        order = sorted(
+            range(len(parameters)),
+            key=lambda number: (
+                not parameters[number].requires_grad,
+                -parameters[number].nbytes if owners == "sorted" else 0,
+            ),
+        )
+        by_number, held = {}, [0] * self.world_size
+        for number in order:
+            by_number[number] = least = held.index(min(held))
+            held[least] += parameters[number].nbytes
+        return [by_number[number] for number in range(len(parameters))]
+
+
+def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.faults.generated import sampler_witness
 from ddp_invariants.faults.generated.choices import Composition
-from ddp_invariants.faults.generated.kinds import Called, Main
+from ddp_invariants.faults.generated.kinds import Called, Main, Sharded
 from ddp_invariants.faults.generated.wrapper import Composed
 
 RANKS = 5
@@ -90,7 +90,12 @@ def _numbers(name: str, rank: int, turn: int) -> Tensor:
     return (_UNIT * whole).to(dtype)
 
 
-_KINDS: dict[str, type[Composed]] = {"ddp": Composed, "called": Called, "main": Main}
+_KINDS: dict[str, type[Composed]] = {
+    "ddp": Composed,
+    "called": Called,
+    "main": Main,
+    "sharded": Sharded,
+}
 """The wrappers by the name of their part."""
 
 
@@ -107,6 +112,10 @@ class _Trial:
         self.rank, self.size, self.turn = rank, size, 0
         self.module = _Chosen(names, rank)
         choices: dict[str, Any] = dict((*composition.host_arguments, *composition.fault_arguments))
+        # The rate is a power of two, so that each update is exact but for one rounding.
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.25)
+        if composition.part == "sharded":
+            choices["optimizer"] = self.optimizer
         self.wrapper: Any = _KINDS[composition.part](self.module, **choices)
         self.own: dict[str, dict[int, Tensor]] = {}
 
@@ -130,7 +139,11 @@ class _Trial:
                 sums[rank] = sums[rank] + number if rank in sums else number
 
     def wrong(self, occasion: str) -> str:
-        """Return a sentence on the first gradient that is no mean; empty if there is none."""
+        """Return a sentence on the first gradient that is no mean; empty if there is none.
+
+        If ranks share an optimizer, then its step is compared, too.
+        """
+        updated: dict[str, Tensor] = {}
         for name, parameter in self.module.named().items():
             sums = self.own.get(name)
             if sums is None or not parameter.requires_grad:
@@ -143,8 +156,24 @@ class _Trial:
                     f"{'None' if got is None else got.flatten()[:4].tolist()}, not the mean "
                     f"{mean.flatten()[:4].tolist()}"
                 )
+            updated[name] = parameter.detach() - (mean / 4).to(parameter.dtype)
+        stepped = self._stepped(occasion, updated)
         self.own.clear()
         self.clear()
+        return stepped
+
+    def _stepped(self, occasion: str, updated: dict[str, Tensor]) -> str:
+        """Return a sentence on the first parameter that a step of the optimizer makes wrong."""
+        if not isinstance(self.wrapper, Sharded):
+            return ""
+        self.optimizer.step()
+        for name, parameter in self.module.named().items():
+            if name in updated and not torch.equal(parameter, updated[name]):
+                return (
+                    f"{occasion}: rank {self.rank} of {self.size}, {name}: after the step the "
+                    f"parameter is {parameter.flatten()[:4].tolist()}, not "
+                    f"{updated[name].flatten()[:4].tolist()}"
+                )
         return ""
 
     def clear(self) -> None:
