@@ -41,11 +41,11 @@ class Main(Called):
             if id(parameter) not in kept:
                 parameter.__dict__.pop("main_grad", None)
             elif not hasattr(parameter, "main_grad"):
-                parameter.main_grad = torch.zeros_like(  # type: ignore[attr-defined]  # as Megatron does
-                    parameter,
-                    dtype=torch.promote_types(parameter.dtype, torch.float32),
-                    requires_grad=False,
-                )
+                wide = torch.promote_types(parameter.dtype, torch.float32)
+                # A forward in inference mode may be the first one after a layer was unfrozen.
+                with torch.inference_mode(mode=False):
+                    main = torch.zeros_like(parameter, dtype=wide, requires_grad=False)
+                parameter.main_grad = main  # type: ignore[attr-defined]  # as Megatron does
 
     def zero_grad_buffer(self) -> None:
         """Clear the main gradients."""
