@@ -72,6 +72,7 @@ def test_a_seed_decides_the_order_of_all_possible_faults() -> None:
     assert len({*first}) == len(first)
     assert sum(each.part == "sampler" for each in first[:200]) == 50
     assert {each.part for each in first} == {*PARTS}
+    assert {each.part for each in first if each.operator == "old"} == {"sharded"}
     samplers = [[*faulty(("sampler",), random.Random(seed))] for seed in (1, 2)]
     assert samplers[0] != samplers[1]
     assert sorted(samplers[0]) == sorted(samplers[1])

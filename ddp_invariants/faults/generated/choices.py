@@ -360,8 +360,12 @@ def _possible(composition: Composition) -> bool:
     if operator.seam in ("start", "buffers") and trigger.of_reductions:
         return False
     if operator.seam == "update":
-        # Parameters are updated by themselves, in no bucket.
-        return composition.part == "sharded" and "bucket" not in composition.trigger
+        # Parameters are updated by themselves, in no bucket, and only if some rank used them.
+        return composition.part == "sharded" and composition.trigger not in (
+            "third bucket",
+            "last bucket",
+            "unused",
+        )
     if composition.operator == "no wait":
         # The other collectives wait by themselves.
         return "all_reduce" in composition.host
