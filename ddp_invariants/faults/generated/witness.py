@@ -143,6 +143,7 @@ class _Trial:
 
         If ranks share an optimizer, then its step is compared, too.
         """
+        sentences: list[str] = []
         updated: dict[str, Tensor] = {}
         for name, parameter in self.module.named().items():
             sums = self.own.get(name)
@@ -151,30 +152,29 @@ class _Trial:
             mean = torch.stack([*sums.values()]).to(_wide(parameter.dtype)).sum(0) / self.size
             got = getattr(parameter, "main_grad", parameter.grad)
             if got is None or not torch.equal(got.to(mean.dtype), mean):
-                return (
+                sentences.append(
                     f"{occasion}: rank {self.rank} of {self.size}, {name}: the gradient is "
                     f"{'None' if got is None else got.flatten()[:4].tolist()}, not the mean "
                     f"{mean.flatten()[:4].tolist()}"
                 )
             updated[name] = parameter.detach() - (mean / 4).to(parameter.dtype)
-        stepped = self._stepped(occasion, updated)
+        if isinstance(self.wrapper, Sharded):
+            # In any case: the other ranks make this step, too.
+            self.optimizer.step()
+            sentences += self._misplaced(occasion, updated)
         self.own.clear()
         self.clear()
-        return stepped
+        return next(iter(sentences), "")
 
-    def _stepped(self, occasion: str, updated: dict[str, Tensor]) -> str:
-        """Return a sentence on the first parameter that a step of the optimizer makes wrong."""
-        if not isinstance(self.wrapper, Sharded):
-            return ""
-        self.optimizer.step()
+    def _misplaced(self, occasion: str, updated: dict[str, Tensor]) -> Iterator[str]:
+        """Yield a sentence on each parameter that is not as a step must leave it."""
         for name, parameter in self.module.named().items():
             if name in updated and not torch.equal(parameter, updated[name]):
-                return (
+                yield (
                     f"{occasion}: rank {self.rank} of {self.size}, {name}: after the step the "
                     f"parameter is {parameter.flatten()[:4].tolist()}, not "
                     f"{updated[name].flatten()[:4].tolist()}"
                 )
-        return ""
 
     def clear(self) -> None:
         """Clear all gradients."""
