@@ -42,6 +42,10 @@ class CatalogueError(ValueError):
     """A catalogue, or a docstring of one, that cannot be read: the message says why."""
 
 
+class ResultsError(ValueError):
+    """A file of results that cannot be continued: the message says why."""
+
+
 class HarnessError(RuntimeError):
     """The harness itself failed: no verdict about any implementation follows from it."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,9 @@ from ddp_invariants.report import populations
 from ddp_invariants.search.places import REAL_WORLD_SIZE
 from ddp_invariants.search.split import WHOLE, Split
 from ddp_invariants.session import option_values
+
+if TYPE_CHECKING:
+    from ddp_invariants.proof.catalogue import Catalogue
 
 
 @click.command(
@@ -59,11 +62,20 @@ from ddp_invariants.session import option_values
     ),
 )
 @click.option(
+    "--right",
+    type=Whole(option_values.COUNT),
+    metavar="N",
+    help=defaulting(
+        "number of composed right implementations to judge as controls; no fault is searched for",
+        "the catalogue instead",
+    ),
+)
+@click.option(
     "--seed",
     type=Whole(option_values.COUNT_OR_NONE),
     default=0,
     metavar="S",
-    help=defaulting("number that decides which faults are composed", 0),
+    help=defaulting("number that decides which implementations are composed", 0),
 )
 @click.option(
     "--seeds",
@@ -98,6 +110,16 @@ from ddp_invariants.session import option_values
         "all searches",
     ),
 )
+@click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=defaulting(
+        "a file that keeps each result as its search ends; the same command makes only the searches "
+        "that the file lacks",
+        "no results are kept",
+    ),
+)
 @placing
 @with_json
 @click.pass_context
@@ -107,6 +129,7 @@ def faults(
     catalogue: Path | None,
     only: tuple[str, ...],
     generated: int | None,
+    right: int | None,
     seed: int,
     seeds: int,
     cases: int | None,
@@ -114,6 +137,7 @@ def faults(
     workers: int,
     *,
     shard: Split,
+    resume: Path | None,
     backend: BackendName,
     device: DeviceName | None,
     as_json: bool,
@@ -124,15 +148,17 @@ def faults(
     implementations are controls, which it must never accuse. All rules search for each fault at
     once. Some faults exist only on a GPU; without a GPU --backend they are listed as not run.
     --catalogue takes implementations of your own, whose docstrings say "Right: what it is." or "What
-    is wrong (where). RULE: cause." --generated composes faults that nobody wrote down. An interrupt
-    prints the results so far.
+    is wrong (where). RULE: cause." --generated composes faults that nobody wrote down, and --right
+    composes right implementations. --backend gloo simulates no case. An interrupt prints the
+    results so far.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
-    from ddp_invariants.errors import CatalogueError
+    from ddp_invariants.errors import CatalogueError, ResultsError
     from ddp_invariants.proof import measure, tables
-    from ddp_invariants.proof.catalogue import Catalogue, all_entries, read
+    from ddp_invariants.proof.catalogue import Catalogue
     from ddp_invariants.proof.detection import Detection
-    from ddp_invariants.proof.generated import CASES, population, right
+    from ddp_invariants.proof.generated import CASES
+    from ddp_invariants.proof.results import Results
 
     detections: list[Detection] = []
     jobs: Sequence[measure.FaultSearch] = []
@@ -140,12 +166,7 @@ def faults(
     beyond: list[str] = []
     known = Catalogue(())
     try:
-        if generated is not None and catalogue is not None:
-            raise click.UsageError("--generated and --catalogue exclude each other")
-        if generated is not None:
-            known = Catalogue((*population(generated, seed), *right(seed)))
-        else:
-            known = Catalogue(all_entries()) if catalogue is None else read(catalogue)
+        known = _named(catalogue, generated, right, seed)
         entries, resolved = known.select(only), wanted(backend, device)
         beyond = [] if resolved.device != "cpu" else [e.name for e in entries if e.needs_device]
         every = measure.searches(
@@ -153,6 +174,7 @@ def faults(
             seeds,
             control_cases,
             cases or (0 if generated is None else CASES),
+            "" if backend == "auto" else f"--backend {backend}",
         )
         jobs = shard.deal(every)
         table = tables.planned(
@@ -166,8 +188,12 @@ def faults(
         if resolved.device != "cpu":
             with ranks(backend, device, REAL_WORLD_SIZE):
                 pass  # Only to check that they can be had.
-        search(jobs, workers, resolved, detections)
-    except (*UNUSABLE_INPUT, CatalogueError) as error:
+        results = None if resume is None else Results(resume, table)
+        if results is not None:
+            detections += results.known(jobs)
+        left = [job for job in jobs if results is None or job not in results]
+        search(left, workers, resolved, detections, results)
+    except (*UNUSABLE_INPUT, CatalogueError, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     except KeyboardInterrupt:
@@ -178,15 +204,41 @@ def faults(
     if as_json:
         print_json(tables.to_plain(table))
     else:
-        click.echo((report if generated is None else populations).table(detections))
+        is_composed = generated is not None or right is not None
+        click.echo((populations if is_composed else report).table(detections))
     if beyond:
         click.echo(_not_run(beyond), err=True)
     context.exit(tables.status(table))
 
 
+def _named(
+    catalogue: Path | None, generated: int | None, right: int | None, seed: int
+) -> "Catalogue":
+    """Return the implementations that the options name.
+
+    Raises:
+        CatalogueError: The catalogue cannot be read.
+        click.UsageError: The options exclude each other.
+        HarnessError: The witness of composed faults failed.
+    """
+    # Imported here, as above.
+    from ddp_invariants.proof import generated as composed
+    from ddp_invariants.proof.catalogue import Catalogue, all_entries, read
+
+    sources = {"--generated": generated, "--right": right, "--catalogue": catalogue}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+    if generated is not None:
+        return Catalogue((*composed.population(generated, seed), *composed.right(seed)))
+    if right is not None:
+        return Catalogue(tuple(composed.right(seed, right)))
+    return Catalogue(all_entries()) if catalogue is None else read(catalogue)
+
+
 def _settled(options: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
     """Return the options that decide which searches are made, and how."""
-    numbers = ("generated", "seed", "seeds", "cases", "control_cases")
+    numbers = ("generated", "right", "seed", "seeds", "cases", "control_cases")
     return {
         **{name: options[name] for name in numbers},
         "catalogue": options["catalogue"] and options["catalogue"].name,

@@ -16,6 +16,7 @@ from ddp_invariants.session import option_values
 if TYPE_CHECKING:
     from ddp_invariants.proof.detection import Detection
     from ddp_invariants.proof.measure import FaultSearch
+    from ddp_invariants.proof.results import Results
 
 with_workers = click.option(
     "--workers",
@@ -28,7 +29,11 @@ with_workers = click.option(
 
 
 def search(
-    jobs: "Sequence[FaultSearch]", workers: int, backend: Backend, detections: "list[Detection]"
+    jobs: "Sequence[FaultSearch]",
+    workers: int,
+    backend: Backend,
+    detections: "list[Detection]",
+    results: "Results | None" = None,
 ) -> None:
     """Run the searches, and show the progress.
 
@@ -37,6 +42,7 @@ def search(
         workers: The number of processes that search.
         backend: The backend of the ranks.
         detections: Receives each result as its search ends: an interrupt loses none.
+        results: Keeps each of them in a file, too.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from rich.console import Console
@@ -44,13 +50,17 @@ def search(
 
     from ddp_invariants.proof import measure
 
-    screen = Console(stderr=True)
+    if not jobs:
+        return
+    screen, whole = Console(stderr=True), len(detections) + len(jobs)
     with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
         searches = measure.measure(hosts.addresses, jobs, workers, backend)
         for entry in progress.track(searches, len(jobs), description="searching"):
             detections.append(entry)
+            if results is not None:
+                results.keep(entry)
             if not screen.is_terminal:
-                click.echo(f"{len(detections)}/{len(jobs)} {report.line(entry)}", err=True)
+                click.echo(f"{len(detections)}/{whole} {report.line(entry)}", err=True)
 
 
 def say_interrupted(jobs: "Sequence[FaultSearch]", detections: "list[Detection]") -> None:

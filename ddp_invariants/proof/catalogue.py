@@ -45,6 +45,8 @@ class CatalogueEntry:
             implementation, the name that `--ddp` or `--sampler` takes.
         arguments: The arguments of a composed implementation.
         fault: Further arguments, which make it wrong.
+        kin: The arguments of a right implementation that can do the same and is probed in its
+            place; none if it is probed itself.
     """
 
     module: str
@@ -60,6 +62,7 @@ class CatalogueEntry:
     file: str = ""
     arguments: Arguments = ()
     fault: Arguments = ()
+    kin: Arguments = ()
 
     @property
     def target(self) -> str:
@@ -105,7 +108,7 @@ class CatalogueEntry:
 
         A composed fault is tried on all that its host offers.
         """
-        return replace(self, fault=()).under_test
+        return replace(self, arguments=self.kin or self.arguments, fault=()).under_test
 
     @property
     def link(self) -> str:

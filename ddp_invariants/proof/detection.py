@@ -41,6 +41,8 @@ class Detection:
         reason: The reason why an observed failure is no violation.
         refused: Of the cases of a search without a failure, those that ended in an exception on
             every rank.
+        simulated: The number of runs in the simulation.
+        real: The number of runs over the real backend, or of a sampler.
     """
 
     planted: CatalogueEntry
@@ -59,6 +61,8 @@ class Detection:
     needs: tuple[str, ...] = ()
     reason: str = ""
     refused: int = 0
+    simulated: int = 0
+    real: int = 0
 
     @property
     def is_caught(self) -> bool:
@@ -85,7 +89,7 @@ def from_plain(plain: dict[str, Any]) -> Detection:
     stored = {field.name: plain[field.name] for field in fields(Detection)}
     planted = {**plain["planted"], "rules": tuple(plain["planted"]["rules"])}
     planted["causes"] = tuple(planted["causes"])
-    for name in ("arguments", "fault"):
+    for name in ("arguments", "fault", "kin"):
         planted[name] = tuple((argument, text) for argument, text in planted[name])
     return Detection(
         **{
@@ -222,7 +226,10 @@ class Totals:
         right, wrong, unknown, unstated: Of those caught, the searches by named cause.
         median_cases: Cases drawn until the first failure, over the searches that caught a fault.
         median_seconds: The same in seconds.
-        control_cases: Cases judged on controls.
+        controls: Controls that were judged.
+        control_cases: Cases judged on them.
+        control_simulated: Their runs in the simulation.
+        control_real: Their runs over the real backend, and those of samplers.
         false_violations: Controls with a confirmed violation.
     """
 
@@ -235,7 +242,10 @@ class Totals:
     unstated: int = 0
     median_cases: float = 0.0
     median_seconds: float = 0.0
+    controls: int = 0
     control_cases: int = 0
+    control_simulated: int = 0
+    control_real: int = 0
     false_violations: int = 0
 
 
@@ -256,6 +266,9 @@ def totals(detections: Iterable[Detection]) -> Totals:
         causes["unstated"],
         median(search.cases for search in caught) if caught else 0.0,
         median(search.seconds for search in caught) if caught else 0.0,
+        len({search.planted for search in controls}),
         sum(search.cases for search in controls),
+        sum(search.simulated for search in controls),
+        sum(search.real for search in controls),
         sum(search.is_caught for search in controls),
     )

@@ -15,6 +15,7 @@ from ddp_invariants.faults.generated.choices import (
     Composition,
     balanced,
     faulty,
+    hosts,
 )
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
@@ -79,16 +80,22 @@ def population(count: int, seed: int) -> list[CatalogueEntry]:
     return entries
 
 
-def right(seed: int) -> list[CatalogueEntry]:
+def right(seed: int, count: int = CONTROLS * len(PARTS)) -> list[CatalogueEntry]:
     """Return compositions without a fault, as controls, in which all choices occur equally often.
 
     Args:
         seed: Decides which.
+        count: Their number. There are fewer if fewer exist, or if some are drawn twice.
     """
     shuffled = random.Random(f"controls {seed}")
-    return [
-        _entry(composition) for part in PARTS for composition in balanced(part, CONTROLS, shuffled)
-    ]
+    entries: list[CatalogueEntry] = []
+    # The smallest part first, so that the others share what it lacks.
+    for left, part in zip(
+        range(len(PARTS), 0, -1), sorted(PARTS, key=lambda part: len(hosts(part))), strict=True
+    ):
+        share = -(-(count - len(entries)) // left)
+        entries += map(_entry, balanced(part, share, shuffled))
+    return entries
 
 
 def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
@@ -104,6 +111,7 @@ def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
         file=PARTS[composition.part].target,
         arguments=composition.host_arguments,
         fault=composition.fault_arguments,
+        kin=composition.kin.host_arguments,
     )
 
 

@@ -46,6 +46,7 @@ class FaultSearch:
         cases: The largest number of cases; 0 for as many as a session draws.
         most_samples: The length of the longest dataset of a sampler's case; None for no limit.
         shrinks: False to confirm the first failing case as it is.
+        not_simulated: The reason why no case is simulated; empty if cases may be.
     """
 
     planted: CatalogueEntry
@@ -53,6 +54,7 @@ class FaultSearch:
     cases: int = 0
     most_samples: int | None = None
     shrinks: bool = True
+    not_simulated: str = ""
 
 
 def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
@@ -76,13 +78,13 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     # A fault is known to be wrong, so its hangs need no long wait; a control may only be slow.
     pool.limit(HUNG_DEADLINE if planted.is_fault else DEADLINE)
     ddp, sampler = planted.under_test
+    scope = replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples)
+    if fault_search.not_simulated:
+        most = min(scope.max_world_size, REAL_WORLD_SIZE)
+        scope = replace(scope, max_world_size=most, not_simulated=fault_search.not_simulated)
     trial = Trial(
         pool,
-        UnderTest(
-            ddp,
-            sampler,
-            replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples),
-        ),
+        UnderTest(ddp, sampler, scope),
         Options(seed=seed, store=store, shrinks=fault_search.shrinks),
     )
     rules = [
@@ -91,22 +93,24 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         if rule.is_about_samplers == planted.is_sampler and rule.applies != "observed"
     ]
     survey = trial.survey(rules, fault_search.cases or CASES * len(rules))
+    ran = trial.ledger.ran
+    detection = Detection(
+        planted, seed, survey.cases, simulated=ran["simulated"], real=ran[str(pool.backend)]
+    )
     if survey.sighting is None:
-        return Detection(planted, seed, survey.cases, refused=_refused(trial.ledger))
-    detection = partial(
-        Detection,
-        planted,
-        seed,
-        survey.cases,
-        survey.sighting.of_its_kind,
-        survey.sighting.seconds,
-        survey.sighting.failure.rule,
+        return replace(detection, refused=_refused(trial.ledger))
+    detection = replace(
+        detection,
+        of_its_kind=survey.sighting.of_its_kind,
+        seconds=survey.sighting.seconds,
+        first_rule=survey.sighting.failure.rule,
     )
     if survey.violation is None:
-        return detection(case=describe(survey.sighting.case), reason=survey.reason)
+        return replace(detection, case=describe(survey.sighting.case), reason=survey.reason)
     failure, case = survey.violation.failure, survey.violation.case
     named = "" if len({cause.words for cause in failure.causes}) > 1 else failure.perhaps
-    return detection(
+    return replace(
+        detection,
         rule=failure.rule,
         failed=survey.failed,
         cause=named,
@@ -146,7 +150,11 @@ def _discovered(pool: Pool, ddp: Ddp) -> Discovery:
 
 
 def searches(
-    entries: Sequence[CatalogueEntry], seeds: int, control_cases: int, cases: int = 0
+    entries: Sequence[CatalogueEntry],
+    seeds: int,
+    control_cases: int,
+    cases: int = 0,
+    not_simulated: str = "",
 ) -> list[FaultSearch]:
     """Return the searches for faults, and those on controls.
 
@@ -157,14 +165,16 @@ def searches(
             is drawn twice.
         cases: The largest number of cases of a search for a fault; 0 for as many as a session
             draws.
+        not_simulated: The reason why no case is simulated; empty if cases may be.
     """
     controls = [entry for entry in entries if not entry.is_fault]
     share = -(-control_cases // max(len(controls), 1))
     # Seed by seed, so that an interrupted run has results for all faults.
     faults = [entry for entry in entries if entry.is_fault]
+    made = partial(FaultSearch, not_simulated=not_simulated)
     return [
-        *(FaultSearch(entry, seed, cases) for seed in range(seeds) for entry in faults),
-        *(FaultSearch(control, 0, share) for control in controls if share),
+        *(made(entry, seed, cases) for seed in range(seeds) for entry in faults),
+        *(made(control, 0, share) for control in controls if share),
     ]
 
 

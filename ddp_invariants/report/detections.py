@@ -135,18 +135,21 @@ def _sum(total: Totals) -> list[str]:
         return f"{part} ({100 * part / whole:.1f} %)" if whole else str(part)
 
     whole = total.searches
-    return [
-        (
-            f"{whole} searches for planted faults: {share(total.caught, whole)} caught, "
-            f"{share(total.right_rule, whole)} by "
-            f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
-            "with a wrong one, "
-            f"{total.unknown} with none"
-            + (f", {total.unstated} whose record states none" if total.unstated else "")
-        ),
+    of_faults = [
+        f"{whole} searches for planted faults: {share(total.caught, whole)} caught, "
+        f"{share(total.right_rule, whole)} by "
+        f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
+        "with a wrong one, "
+        f"{total.unknown} with none"
+        + (f", {total.unstated} whose record states none" if total.unstated else ""),
         (
             f"median until the first counterexample: {total.median_cases:.0f} cases, "
             f"{total.median_seconds:.2f} s"
         ),
-        f"{total.control_cases:,} cases of controls: {total.false_violations} false violations",
     ]
+    of_controls = (
+        f"{total.control_cases:,} cases of {total.controls:,} controls "
+        f"({total.control_simulated:,} runs simulated, {total.control_real:,} on real ranks or of "
+        f"samplers): {total.false_violations} false violations"
+    )
+    return [*(of_faults if whole else []), of_controls]

@@ -136,7 +136,8 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
         "6 searches for planted faults: 6 (100.0 %) caught, 6 (100.0 %) by the right rule" in text
     )
     assert "a  own start" in text
-    assert "60 cases of controls: 0 false violations" in text
+    assert "60 cases of 3 controls (" in text
+    assert ": 0 false violations" in text
 
 
 def test_composed_faults_and_a_catalogue_exclude_each_other() -> None:

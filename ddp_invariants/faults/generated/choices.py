@@ -256,6 +256,8 @@ PARTS = {
     ),
 }
 """The parts by name."""
+_OFFERING = ("layout", "moment", "owners")
+"""The choices that decide what a wrapper can do; the others leave that as it is."""
 WRAPPERS = tuple(part for part in PARTS if part != "sampler")
 """The parts that are wrappers."""
 
@@ -302,6 +304,20 @@ class Composition:
     def host_arguments(self) -> tuple[tuple[str, str], ...]:
         """Return the arguments of the host, as `--ddp-arg` or `--sampler-arg` takes them."""
         return tuple(zip(PARTS[self.part].host, self.host, strict=True))
+
+    @property
+    def kin(self) -> "Composition":
+        """Return the right composition that stands for all that can do the same."""
+        if self.is_sampler:
+            return Composition(self.part, self.host)
+        host = PARTS[self.part].host
+        return Composition(
+            self.part,
+            tuple(
+                own if name in _OFFERING else next(iter(host[name]))
+                for name, own in zip(host, self.host, strict=True)
+            ),
+        )
 
     @property
     def fault_arguments(self) -> tuple[tuple[str, str], ...]:
