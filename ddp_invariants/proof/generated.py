@@ -25,7 +25,7 @@ WITNESS = "ddp_invariants.faults.generated.witness"
 CASES = 300
 """Largest number of cases in a search for a composed fault."""
 CONTROLS = 16
-"""Right compositions of each part that serve as controls; a little less if some are drawn twice."""
+"""Right compositions of each part that serve as controls."""
 _BATCH = 50
 """Compositions that a witness tries at once."""
 
@@ -85,7 +85,7 @@ def right(seed: int, count: int = CONTROLS * len(PARTS)) -> list[CatalogueEntry]
 
     Args:
         seed: Decides which.
-        count: Their number. There are fewer if fewer exist, or if some are drawn twice.
+        count: Their number; all of them if fewer exist.
     """
     shuffled = random.Random(f"controls {seed}")
     entries: list[CatalogueEntry] = []

@@ -332,19 +332,22 @@ def hosts(part: str) -> list[Composition]:
 
 
 def balanced(part: str, count: int, shuffled: random.Random) -> list[Composition]:
-    """Return right compositions of a part, among which all names of a choice are equally frequent.
+    """Return right compositions of a part, among which all names of a choice are about as frequent.
 
     Args:
         part: A name of `PARTS`.
-        count: Their number; a little less if some are drawn twice.
+        count: Their number; all of the part if there are fewer.
         shuffled: Decides which.
     """
-    columns = []
-    for names in PARTS[part].host.values():
-        column = [*itertools.islice(itertools.cycle(names), count)]
-        shuffled.shuffle(column)
-        columns.append(column)
-    return [Composition(part, host) for host in dict.fromkeys(zip(*columns, strict=True))]
+    chosen: dict[tuple[str, ...], None] = {}
+    while len(chosen) < min(count, len(hosts(part))):
+        columns = []
+        for names in PARTS[part].host.values():
+            column = [*itertools.islice(itertools.cycle(names), count)]
+            shuffled.shuffle(column)
+            columns.append(column)
+        chosen |= dict.fromkeys(zip(*columns, strict=True))
+    return [Composition(part, host) for host in itertools.islice(chosen, count)]
 
 
 def faulty(parts: Sequence[str], shuffled: random.Random) -> Iterator[Composition]:
