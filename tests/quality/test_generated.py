@@ -96,6 +96,19 @@ def test_controls_make_every_choice_twice() -> None:
             assert min(made.count(name) for name in names) >= 2
 
 
+def test_right_implementations_are_composed_until_all_are_made() -> None:
+    """As many are made as are asked for, each once; a few of them stand for what all can do."""
+    thousand, every = right(1, 1000), right(1, 10**6)
+    assert len({(entry.file, entry.arguments) for entry in thousand}) == len(thousand) == 1000
+    assert len(every) == sum(len(hosts(part)) for part in PARTS)
+    assert {entry.probed[0] for entry in every} <= {entry.under_test[0] for entry in every}
+    assert len({entry.probed[0] for entry in every}) == 23  # One is the reference, of samplers.
+    (fault,) = [generated._entry(HALVES)]
+    assert dict(fault.probed[0].arguments) | {"collective": "all_reduce"} == {
+        **dict(HALVES.kin.host_arguments)
+    }
+
+
 def test_the_witness_shows_faults_and_no_right_wrapper() -> None:
     """It names rank, parameter, gradient and mean; one that ends its world stops no other."""
     raising = Composition("ddp", ("each", "ready", "no such collective", *HALVES.host[3:]))
@@ -126,7 +139,10 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
         if entry.name in (names[f"composed: {part}"] for part in ("main", "sharded", "sampler"))
     ]
     found = [search(pool, FaultSearch(fault, 0, CASES), tmp_path) for fault in faults]
-    found += [search(pool, FaultSearch(control, 0, 20), tmp_path) for control in controls]
+    found += [search(pool, FaultSearch(control, 0, 20), tmp_path) for control in controls[1:]]
+    really = search(pool, FaultSearch(controls[0], 0, 20, not_simulated="asked for"), tmp_path)
+    assert (really.simulated, bool(really.real)) == (0, True)
+    found.append(really)
     assert [(each.is_caught, each.is_right_rule) for each in found] == [
         *[(True, True)] * 6,
         *[(False, False)] * 3,
@@ -140,8 +156,10 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
     assert ": 0 false violations" in text
 
 
-def test_composed_faults_and_a_catalogue_exclude_each_other() -> None:
+@pytest.mark.parametrize("other", [("--catalogue", "."), ("--right", "1")])
+def test_populations_exclude_each_other(other: tuple[str, str]) -> None:
     """The options name two populations."""
-    done = CliRunner().invoke(main, ["faults", "--generated", "1", "--catalogue", "."])
+    done = CliRunner().invoke(main, ["faults", "--generated", "1", *other])
     assert done.exit_code == 64
-    assert "--generated and --catalogue exclude each other" in done.output
+    names = sorted(("--generated", other[0]), key=("--generated", "--right", "--catalogue").index)
+    assert f"{names[0]} and {names[1]} exclude each other" in done.output
