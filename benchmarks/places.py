@@ -129,8 +129,9 @@ def main() -> None:
                 else:
                     both[planted.is_fault].append(result)
     faults, controls = both[True], both[False]
-    same = sum(each.simulated[:1] == each.real[:1] for each in faults)
-    equal = sum(each.simulated == each.real for each in faults)
+    shown = [each for each in faults if each.simulated or each.real]
+    same = sum(each.simulated[:1] == each.real[:1] for each in shown)
+    equal = sum(each.simulated == each.real for each in shown)
     print(
         f"planted faults: {len(faults)} in both places; {same} with the same root failure, {equal} with "
         f"all the same rules; {left[True]} on real ranks alone"
@@ -140,7 +141,7 @@ def main() -> None:
         f"right wrappers: {len({each.name for each in controls})} on {len(controls)} cases; "
         f"{len(accused)} accused; {left[False]} cases on real ranks alone"
     )
-    unexplained = 0
+    unexplained = len(faults) - len(shown)
     for each in [*faults, *accused]:
         if each.simulated != each.real or each in accused:
             reason = REASONS.get(each.name, "")

@@ -45,7 +45,7 @@ def run_rank(script: Path, rank: int, ranks: int, port: int, folder: Path) -> No
     with (folder / f"{script.stem}.{rank}").open("w") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    # `runpy` would free the names at the script's end: a wrapper whose backward failed never ends.
+    # At a script's end `runpy` clears its names. Freeing a wrapper whose backward failed hangs.
     names = {"__name__": "__main__", "__file__": str(script)}
     try:
         exec(compile(script.read_text(encoding="utf-8"), script, "exec"), names)

@@ -14,7 +14,7 @@ from ddp_invariants.cli.searching import say_interrupted, search, with_workers
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import defaulting
-from ddp_invariants.processes.backends import Backend, BackendName, DeviceName, wanted
+from ddp_invariants.processes.backends import BackendName, DeviceName, wanted
 from ddp_invariants.report import detections as report
 from ddp_invariants.report import populations
 from ddp_invariants.search.places import REAL_WORLD_SIZE
@@ -175,12 +175,13 @@ def faults(
             control_cases,
             cases or (0 if generated is None else CASES),
             "" if backend == "auto" else f"--backend {backend}",
+            seed,
         )
         jobs = shard.deal(every)
         table = tables.planned(
             every,
             jobs,
-            _settled(context.params, resolved),
+            _settled(context.params),
             "" if shard.is_whole else str(shard),
         )
         for sentence in known.unread:
@@ -188,7 +189,7 @@ def faults(
         if resolved.device != "cpu":
             with ranks(backend, device, REAL_WORLD_SIZE):
                 pass  # Only to check that they can be had.
-        results = None if resume is None else Results(resume, table)
+        results = None if resume is None else Results(resume, table, entries)
         if results is not None:
             detections += results.known(jobs)
         left = [job for job in jobs if results is None or job not in results]
@@ -236,14 +237,14 @@ def _named(
     return Catalogue(all_entries()) if catalogue is None else read(catalogue)
 
 
-def _settled(options: Mapping[str, Any], backend: Backend) -> dict[str, Any]:
+def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that decide which searches are made, and how."""
     numbers = ("generated", "right", "seed", "seeds", "cases", "control_cases")
     return {
         **{name: options[name] for name in numbers},
         "catalogue": options["catalogue"] and options["catalogue"].name,
         "only": sorted(options["only"]),
-        "backend": str(backend),
+        "backend": f"{options['backend']} {options['device'] or ''}".strip(),
     }
 
 

@@ -45,8 +45,8 @@ class CatalogueEntry:
             implementation, the name that `--ddp` or `--sampler` takes.
         arguments: The arguments of a composed implementation.
         fault: Further arguments, which make it wrong.
-        kin: The arguments of a right implementation that can do the same and is probed in its
-            place; none if it is probed itself.
+        kin: The arguments of the right implementation that is probed, since it can do the same;
+            none if the entry's own are.
     """
 
     module: str
@@ -106,7 +106,7 @@ class CatalogueEntry:
     def probed(self) -> tuple[Ddp, Sampler]:
         """Return the implementations whose capabilities decide what cases may contain.
 
-        A composed fault is tried on all that its host offers.
+        A composed fault is tried on all that its host, or the host's kin, offers.
         """
         return replace(self, arguments=self.kin or self.arguments, fault=()).under_test
 

@@ -226,7 +226,8 @@ class Totals:
         right, wrong, unknown, unstated: Of those caught, the searches by named cause.
         median_cases: Cases drawn until the first failure, over the searches that caught a fault.
         median_seconds: The same in seconds.
-        controls: Controls that were judged.
+        controls: Controls that were judged on any case.
+        unjudged: Controls that were not, for a reason that the search gives.
         control_cases: Cases judged on them.
         control_simulated: Their runs in the simulation.
         control_real: Their runs over the real backend, and those of samplers.
@@ -243,6 +244,7 @@ class Totals:
     median_cases: float = 0.0
     median_seconds: float = 0.0
     controls: int = 0
+    unjudged: int = 0
     control_cases: int = 0
     control_simulated: int = 0
     control_real: int = 0
@@ -266,7 +268,8 @@ def totals(detections: Iterable[Detection]) -> Totals:
         causes["unstated"],
         median(search.cases for search in caught) if caught else 0.0,
         median(search.seconds for search in caught) if caught else 0.0,
-        len({search.planted for search in controls}),
+        len({search.planted for search in controls if search.cases}),
+        sum(not search.cases for search in controls),
         sum(search.cases for search in controls),
         sum(search.simulated for search in controls),
         sum(search.real for search in controls),

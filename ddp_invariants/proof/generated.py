@@ -81,7 +81,7 @@ def population(count: int, seed: int) -> list[CatalogueEntry]:
 
 
 def right(seed: int, count: int = CONTROLS * len(PARTS)) -> list[CatalogueEntry]:
-    """Return compositions without a fault, as controls, in which all choices occur equally often.
+    """Return compositions without a fault, as controls, in which all choices are about as frequent.
 
     Args:
         seed: Decides which.

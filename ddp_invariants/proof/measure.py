@@ -34,6 +34,8 @@ from ddp_invariants.search.trial import Options, Trial
 
 CASES = 100
 """Cases per rule in a search for a fault, as in the default profile."""
+_CONTROLS = 100_000
+"""More than there are controls in a measurement."""
 
 
 @dataclass(frozen=True)
@@ -155,17 +157,19 @@ def searches(
     control_cases: int,
     cases: int = 0,
     not_simulated: str = "",
+    seed: int = 0,
 ) -> list[FaultSearch]:
     """Return the searches for faults, and those on controls.
 
     Args:
         entries: Entries of the catalogue.
         seeds: Searches for each fault, each with its own seed.
-        control_cases: Cases of all controls together. Each control gets one search, so that no case
-            is drawn twice.
+        control_cases: Cases of all controls together. Each control gets one search with a seed of
+            its own, so that controls with the same capabilities do not meet the same cases.
         cases: The largest number of cases of a search for a fault; 0 for as many as a session
             draws.
         not_simulated: The reason why no case is simulated; empty if cases may be.
+        seed: Decides the seeds of the controls.
     """
     controls = [entry for entry in entries if not entry.is_fault]
     share = -(-control_cases // max(len(controls), 1))
@@ -174,7 +178,11 @@ def searches(
     made = partial(FaultSearch, not_simulated=not_simulated)
     return [
         *(made(entry, seed, cases) for seed in range(seeds) for entry in faults),
-        *(made(control, 0, share) for control in controls if share),
+        *(
+            made(control, seed * _CONTROLS + number, share)
+            for number, control in enumerate(controls)
+            if share
+        ),
     ]
 
 

@@ -1,82 +1,101 @@
 """A file that keeps the results of a measurement, so that an interrupted one goes on where it was.
 
-Each result is a line of JSON, written when its search ends. The line names the options and versions
-of its measurement: results of another one stay in the file and are not taken. A line that was cut
-off is no result.
+Each result is a line of JSON, written when its search ends. The line names the options, versions and
+sources of its measurement: results of another one stay in the file and are not taken. A line that
+was cut off is no result. A search that the harness could not make is not kept, and is made again.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import ddp_invariants
 from ddp_invariants.errors import ResultsError
+from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, from_plain
 from ddp_invariants.proof.measure import FaultSearch
 from ddp_invariants.proof.tables import Table
+
+_HEAD = json.dumps({"results": "ddp-invariants faults --resume", "form": 1})
+"""The first line of such a file."""
 
 
 class Results:
     """The results in a file that belong to one measurement.
 
     Args:
-        path: The file; it need not exist.
+        path: The file; it is made if it does not exist.
         table: The measurement.
+        entries: Its implementations.
 
     Raises:
         ResultsError: The file holds something else.
+        OSError: The file cannot be read or written.
     """
 
-    def __init__(self, path: Path, table: Table) -> None:
+    def __init__(self, path: Path, table: Table, entries: Iterable[CatalogueEntry]) -> None:
         self._path = path
-        self._about = {"suite": table.suite, "torch": table.torch, "options": dict(table.options)}
-        self._known = {_key(found.planted.target, found): found for found in self._read()}
+        self._about = {
+            "suite": table.suite,
+            "torch": table.torch,
+            "options": dict(table.options),
+            "sources": _digest(entries),
+        }
+        with path.open("a+b") as file:
+            file.seek(0)
+            content = file.read()
+            self._known = {_key(found): found for found in self._read(content)}
+            if not content:
+                file.write(_HEAD.encode() + b"\n")
+            elif not content.endswith(b"\n"):
+                file.write(b"\n")
 
     def __contains__(self, job: FaultSearch) -> bool:
-        return _key(job.planted.target, job) in self._known
+        return _key(job) in self._known
 
     def known(self, jobs: Sequence[FaultSearch]) -> list[Detection]:
         """Return the results of those searches that the file has."""
-        return [self._known[_key(job.planted.target, job)] for job in jobs if job in self]
+        return [replace(self._known[_key(job)], planted=job.planted) for job in jobs if job in self]
 
     def keep(self, detection: Detection) -> None:
-        """Append a result to the file.
+        """Append a result to the file, unless the harness could not make the search.
 
         Raises:
             OSError: The file cannot be written.
         """
+        if not detection.cases:
+            return
         line = json.dumps({**self._about, "search": asdict(detection)})
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(("" if self._ends_with_line() else "\n") + line + "\n")
+            file.write(line + "\n")
 
-    def _ends_with_line(self) -> bool:
-        """Return whether the file is empty or ends with a whole line."""
-        return self._path.read_bytes()[-1:] in (b"", b"\n")
-
-    def _read(self) -> Iterator[Detection]:
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        for number, line in enumerate(lines):
+    def _read(self, content: bytes) -> Iterator[Detection]:
+        head, *lines = content.split(b"\n")
+        if head not in (b"", _HEAD.encode()) or (not head and lines):
+            raise ResultsError(f"{self._path}: no results of this version of faults --resume")
+        for line in lines:
             try:
                 plain = json.loads(line)
-            except ValueError:
-                if number == 0 and len(lines) > 1:
-                    raise ResultsError(f"{self._path}: no results of faults --resume") from None
+                if all(plain[name] == value for name, value in self._about.items()):
+                    yield from_plain(plain["search"])
+            except (ValueError, KeyError, TypeError):
                 continue  # The process was killed while it wrote the line.
-            yield from self._taken(plain)
-
-    def _taken(self, plain: Any) -> Iterator[Detection]:
-        """Yield the result of a line that belongs to this measurement."""
-        try:
-            if all(plain[name] == value for name, value in self._about.items()):
-                yield from_plain(plain["search"])
-        except (KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise ResultsError(
-                f"{self._path}: no results of this version of faults --resume ({reason})"
-            ) from None
 
 
-def _key(target: str, made: Detection | FaultSearch) -> tuple[Any, ...]:
+def _key(made: Detection | FaultSearch) -> tuple[Any, ...]:
     """Return the part of a search that no other search of a measurement has."""
-    return target, made.planted.arguments, made.planted.fault, made.seed
+    planted = made.planted
+    return planted.target, planted.is_sampler, planted.arguments, planted.fault, made.seed
+
+
+def _digest(entries: Iterable[CatalogueEntry]) -> str:
+    """Return a digest of this package's sources and of the catalogue's files."""
+    package = Path(ddp_invariants.__file__).parent
+    files = {Path(entry.file) for entry in entries if entry.file.endswith(".py")}
+    digest = hashlib.sha256()
+    for file in sorted({*package.rglob("*.py"), *files}):
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:16]

@@ -169,4 +169,9 @@ def status(table: Table) -> int:
     if len(table.searches) < table.planned:
         return INTERRUPTED
     total = totals(table.searches)
-    return int(total.caught < total.searches or total.wrong > 0 or total.false_violations > 0)
+    return int(
+        total.caught < total.searches
+        or total.wrong > 0
+        or total.false_violations > 0
+        or total.unjudged > 0
+    )

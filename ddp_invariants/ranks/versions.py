@@ -1,6 +1,6 @@
 """Versions of namespaces: numbers that tell, without a look at its values, if a dict has changed.
 
-[Note: versions] CPython 3.11 and 3.12 give each dict a new number whenever it changes (PEP 509).
+[Note: versions] CPython up to 3.13 gives each dict a new number whenever it changes (PEP 509).
 To compare the values themselves, Python counts a reference to each of them. In a process that was
 just forked each such count copies a page of memory, which took a sixth of a rank's first case. So
 namespaces whose number is still the same are not read. Other interpreters keep no such number; there
@@ -29,6 +29,7 @@ class Version:
     def __init__(self, names: Mapping[str, Any]) -> None:
         # The namespace of a class is a proxy of its dict.
         own = names if isinstance(names, dict) else gc.get_referents(names)[0]
+        self._own = own  # Its number must not outlive it.
         self._kept = ctypes.c_uint64.from_address(id(own) + _PLACE) if _KEPT else None
 
     def number(self) -> int:
@@ -48,8 +49,13 @@ def _are_kept() -> bool:
     for thing, names in ((module, vars(module)), (kind, gc.get_referents(vars(kind))[0])):
         place = ctypes.c_uint64.from_address(id(names) + _PLACE)
         for value in (0, 1, 0):
-            seen += [place.value, place.value]
+            seen.append(place.value)
+            names.get("attribute")
+            seen.append(place.value)
             thing.attribute = value
+        seen += [place.value] * 2
+        del thing.attribute
+        seen += [place.value] * 2
     # Each change gives another number, and nothing else does.
     return seen[::2] == seen[1::2] and len({*seen}) == len(seen) // 2
 

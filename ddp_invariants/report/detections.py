@@ -106,6 +106,13 @@ def _place(planted: CatalogueEntry) -> str:
     return planted.name if planted.arguments else f"{planted.module}.py:{planted.name}"
 
 
+def _control(detection: Detection) -> str:
+    """Return a control by its name, with the arguments of a composed one."""
+    planted = detection.planted
+    given = "".join(f" {name}={value}" for name, value in planted.arguments)
+    return f"{planted.target}{given} (seed {detection.seed})"
+
+
 def _of_controls(detections: Iterable[Detection]) -> list[str]:
     """Return remarks on controls that did not simply hold."""
     lines = []
@@ -114,7 +121,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
             lines.append(
                 labelled(
                     "wrongly violated",
-                    f"{detection.planted.target} (seed {detection.seed}): {detection.rule}, "
+                    f"{_control(detection)}: {detection.rule}, "
                     f"{detection.cause or 'no cause'}; "
                     f"{detection.case}",
                 )
@@ -123,8 +130,7 @@ def _of_controls(detections: Iterable[Detection]) -> list[str]:
             lines.append(
                 labelled(
                     "inconclusive",
-                    f"{detection.planted.target} (seed {detection.seed}): "
-                    f"{' '.join(detection.reason.split())}",
+                    f"{_control(detection)}: {' '.join(detection.reason.split())}",
                 )
             )
     return lines
@@ -148,7 +154,8 @@ def _sum(total: Totals) -> list[str]:
         ),
     ]
     of_controls = (
-        f"{total.control_cases:,} cases of {total.controls:,} controls "
+        f"{total.control_cases:,} cases of {total.controls:,} "
+        f"control{'' if total.controls == 1 else 's'} "
         f"({total.control_simulated:,} runs simulated, {total.control_real:,} on real ranks or of "
         f"samplers): {total.false_violations} false violations"
     )

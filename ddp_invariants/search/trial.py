@@ -370,7 +370,8 @@ class Trial(Runner):
         failed = tuple(failing.rule for failing in self.failures(findings, case))
         try:
             # The root failure, and its case, are often those that have been repeated.
-            known = again if (failure.rule, case) == (seen.rule, again[0]) else None
+            same = (failure.rule, case) == (seen.rule, again[0])
+            known = again if again[1] and same else None
             confirm.confirm(self, failure.rule, failure, case, known)
         except Violation as violation:
             return Surveyed(search.cases.total(), first, violation, failed)

@@ -1,6 +1,7 @@
 """Tests of the host's end."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -49,7 +50,7 @@ print(large() - before, all(each == bytes(1000) for each in kept))
 
 
 @pytest.mark.skipif(
-    tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1)
+    tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 1)
     or not Path("/sys/kernel/mm/transparent_hugepage").exists(),
     reason="this kernel puts no memory into large pages on request",
 )

@@ -12,24 +12,32 @@ from click.testing import CliRunner
 from ddp_invariants.cli import main
 from ddp_invariants.errors import ResultsError
 from ddp_invariants.proof import measure, tables
-from ddp_invariants.proof.detection import Detection
+from ddp_invariants.proof.catalogue import SHIPPED
+from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.proof.generated import right
 from ddp_invariants.proof.measure import FaultSearch
 from ddp_invariants.proof.results import Results
 
 JOBS = [FaultSearch(entry, 0, 40) for entry in right(1, 6)]
 TABLE = tables.planned(JOBS, JOBS, {"right": 6}, "")
+
+
+def results(path: Path, table: tables.Table = TABLE) -> Results:
+    """Return the results of a measurement in a file."""
+    return Results(path, table, [job.planted for job in JOBS])
+
+
 FOUND = [Detection(job.planted, job.seed, 40, simulated=30, real=10) for job in JOBS]
 
 
 def test_results_are_read_as_they_were_kept(tmp_path: Path) -> None:
     """A measurement finds its own results in the file, and searches for the others."""
     path = tmp_path / "results.jsonl"
-    kept = Results(path, TABLE)
+    kept = results(path)
     assert kept.known(JOBS) == []
     for detection in FOUND[:4]:
         kept.keep(detection)
-    again = Results(path, TABLE)
+    again = results(path)
     assert again.known(JOBS) == FOUND[:4]
     assert [job in again for job in JOBS] == [True] * 4 + [False] * 2
 
@@ -37,46 +45,74 @@ def test_results_are_read_as_they_were_kept(tmp_path: Path) -> None:
 def test_results_of_another_measurement_are_not_taken(tmp_path: Path) -> None:
     """Other options or another version of torch have results of their own in the same file."""
     path = tmp_path / "results.jsonl"
-    Results(path, TABLE).keep(FOUND[0])
+    results(path).keep(FOUND[0])
     for other in (replace(TABLE, options={"right": 7}), replace(TABLE, torch="3.0")):
-        assert Results(path, other).known(JOBS) == []
-        Results(path, other).keep(FOUND[1])
-    assert Results(path, TABLE).known(JOBS) == FOUND[:1]
+        assert results(path, other).known(JOBS) == []
+        results(path, other).keep(FOUND[1])
+    altered = tmp_path / "altered.py"
+    altered.touch()
+    entries = [replace(JOBS[0].planted, file=str(altered))]
+    assert Results(path, TABLE, entries).known(JOBS) == []
+    assert results(path).known(JOBS) == FOUND[:1]
 
 
 def test_a_line_that_was_cut_off_is_no_result(tmp_path: Path) -> None:
     """A process that is killed while it writes loses that result alone, and spoils no later one."""
     path = tmp_path / "results.jsonl"
-    kept = Results(path, TABLE)
+    kept = results(path)
     for detection in FOUND[:2]:
         kept.keep(detection)
     path.write_bytes(path.read_bytes()[:-9])
-    again = Results(path, TABLE)
+    again = results(path)
     assert again.known(JOBS) == FOUND[:1]
     again.keep(FOUND[2])
-    assert Results(path, TABLE).known(JOBS) == [FOUND[0], FOUND[2]]
+    assert results(path).known(JOBS) == [FOUND[0], FOUND[2]]
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a list\nof things\n", "no results of faults --resume"),
-        ('{"cases": 3}\n', "no results of this version of faults --resume (KeyError: 'suite')"),
-        ("[1]\n", "no results of this version"),
-    ],
+    "content", [b"a list\nof things\n", b"a line", b'{"cases": 3}\n', b"\n", bytes(range(256))]
 )
-def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
     """Nothing is appended to a file that holds something else; one sentence names it."""
     path = tmp_path / "other.txt"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(ResultsError) as refused:
-        Results(path, TABLE)
-    assert str(refused.value).startswith(f"{path}: ")
-    assert words in str(refused.value)
+    path.write_bytes(content)
+    with pytest.raises(ResultsError):
+        results(path)
     done = CliRunner().invoke(main, ["faults", "--right", "6", "--resume", str(path)])
     assert done.exit_code == 64
-    assert f"{path}: no results" in done.output
-    assert path.read_text(encoding="utf-8") == text
+    assert f"{path}: no results of this version of faults --resume" in done.output
+    assert path.read_bytes() == content
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_search(tmp_path: Path) -> None:
+    """No search is lost because its result has no place."""
+    done = CliRunner().invoke(
+        main, ["faults", "--right", "6", "--resume", str(tmp_path / "no folder" / "results")]
+    )
+    assert done.exit_code == 64
+    assert "No such file or directory" in done.output
+    assert "no violation found" not in done.output
+
+
+def test_a_search_that_the_harness_could_not_make_is_made_again(tmp_path: Path) -> None:
+    """It has no cases, is not kept, and its control does not count as judged."""
+    path = tmp_path / "results.jsonl"
+    failed = replace(FOUND[0], cases=0, reason="the host was lost")
+    results(path).keep(failed)
+    assert results(path).known(JOBS) == []
+    table = replace(TABLE, searches=(failed, *FOUND[1:]))
+    total = totals(table.searches)
+    assert (total.controls, total.unjudged, tables.status(table)) == (5, 1, 1)
+
+
+def test_a_wrapper_and_a_sampler_of_one_name_have_results_of_their_own(tmp_path: Path) -> None:
+    """The reference is both."""
+    jobs = [FaultSearch(entry, 0, 40) for entry in SHIPPED]
+    kept = results(tmp_path / "results.jsonl")
+    for job in jobs[:1]:
+        kept.keep(Detection(job.planted, job.seed, 40))
+    again = results(tmp_path / "results.jsonl")
+    assert [job in again for job in jobs] == [True, *[False] * (len(jobs) - 1)]
 
 
 def test_an_interrupted_measurement_goes_on_where_it_was(
@@ -114,8 +150,11 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
     assert second.exit_code == 0, second.output
     plain = json.loads(second.stdout)
     assert (plain["totals"]["controls"], plain["totals"]["control_cases"]) == (6, 240)
-    assert len({*made}) == len(made) == 7
+    assert len({*made}) == len(made) == 7  # Six searches and the interrupt.
+    gloo = CliRunner().invoke(main, [*arguments, "--backend", "gloo"])
+    assert "240 cases of 6 controls" in gloo.output
+    assert len(made) == 13
     third = CliRunner().invoke(main, arguments)
     assert third.exit_code == 0
     assert "240 cases of 6 controls (180 runs simulated, 60 on real ranks" in third.output
-    assert len(made) == 7
+    assert len(made) == 13

@@ -307,7 +307,7 @@ class Composition:
 
     @property
     def kin(self) -> "Composition":
-        """Return the right composition that stands for all that can do the same."""
+        """Return the right composition that is probed for all that can do the same."""
         if self.is_sampler:
             return Composition(self.part, self.host)
         host = PARTS[self.part].host
