@@ -110,8 +110,10 @@ class Composed(Reference):
     def _unpack(self, bucket: Bucket) -> None:
         """Hand the means back."""
         size, self.world_size = self.world_size, 1  # The means are divided already.
-        super()._write_back(bucket)
-        self.world_size = size
+        try:
+            super()._write_back(bucket)
+        finally:
+            self.world_size = size
 
     # The occasions.
 
