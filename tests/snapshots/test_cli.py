@@ -180,7 +180,7 @@ def test_faults_are_searched_for_and_counted(session: Session) -> None:
         "1 searches for planted faults: 1 (100.0 %) caught, 1 (100.0 %) by the right rule"
     )
     assert re.fullmatch(
-        r"60 cases of 1 controls \(\d+ runs simulated, \d+ on real ranks or of samplers\): "
+        r"60 cases of 2 controls \(\d+ runs simulated, \d+ on real ranks or of samplers\): "
         "0 false violations",
         lines[-1],
     )
