@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
@@ -78,10 +78,12 @@ def compared(trial: Trial, planted: CatalogueEntry, case: TrainingCase) -> Compa
     if case.kills or len(case.runs) > 1 or case.ranks_needed > REAL_WORLD_SIZE:
         return None
     ddp = trial.under_test.ddp
-    simulated = trial.pool.simulate(case, ddp)
+    # Some rules compare two runs of a case.
+    simulated = trial._trained(case, planted.rule, lambda each: trial.pool.simulate(each, ddp))
     if simulated is None:
         return None
-    real = trial.pool.train(case, ddp)
+    real = trial._trained(case, planted.rule, lambda each: trial.pool.train(each, ddp))
+    assert real is not None
     return Compared(planted.name, case, failing(trial, simulated), failing(trial, real))
 
 
@@ -89,7 +91,7 @@ def trial_of(pool: Pool, planted: CatalogueEntry, store: Path) -> Trial:
     """Return a trial of a fault as its test makes it, or of a right implementation that is probed."""
     if planted.is_fault:
         return caught.trial_of(pool, planted, store)
-    scope = measure._scope(pool, *planted.probed)
+    scope = replace(measure._scope(pool, *planted.probed), max_world_size=REAL_WORLD_SIZE)
     return Trial(pool, UnderTest(*planted.under_test, scope), Options(store=store))
 
 
@@ -99,6 +101,8 @@ def cases_of(trial: Trial, planted: CatalogueEntry, count: int) -> Iterator[Trai
         recorded = caught.recorded().get(planted.target)
         if isinstance(recorded, TrainingCase):
             yield recorded
+        return
+    if not count:
         return
     drawn = caught._drawn("PARAM-3", trial.scope)  # The rule that reads most of the evidence.
     yield from [case for case in drawn if isinstance(case, TrainingCase)][
@@ -141,9 +145,9 @@ def main() -> None:
         f"right wrappers: {len({each.name for each in controls})} on {len(controls)} cases; "
         f"{len(accused)} accused; {left[False]} cases on real ranks alone"
     )
-    unexplained = len(faults) - len(shown)
+    unexplained = 0
     for each in [*faults, *accused]:
-        if each.simulated != each.real or each in accused:
+        if each.simulated != each.real or each in accused or each not in [*shown, *accused]:
             reason = REASONS.get(each.name, "")
             unexplained += not reason
             print(
