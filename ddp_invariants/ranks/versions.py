@@ -1,6 +1,6 @@
 """Versions of namespaces: numbers that tell, without a look at its values, if a dict has changed.
 
-[Note: versions] CPython up to 3.13 gives each dict a new number whenever it changes (PEP 509).
+[Note: versions] CPython 3.11, for one, gives each dict a new number whenever it changes (PEP 509).
 To compare the values themselves, Python counts a reference to each of them. In a process that was
 just forked each such count copies a page of memory, which took a sixth of a rank's first case. So
 namespaces whose number is still the same are not read. Other interpreters keep no such number; there
