@@ -102,8 +102,6 @@ def cases_of(trial: Trial, planted: CatalogueEntry, count: int) -> Iterator[Trai
         if isinstance(recorded, TrainingCase):
             yield recorded
         return
-    if not count:
-        return
     drawn = caught._drawn("PARAM-3", trial.scope)  # The rule that reads most of the evidence.
     yield from [case for case in drawn if isinstance(case, TrainingCase)][
         :: -(-len(drawn) // count)
@@ -115,7 +113,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=6, help="cases of each right wrapper")
     options = parser.parse_args()
-    wrappers = [e for e in all_entries() if not e.is_sampler and not e.needs_device]
+    wrappers = [
+        entry
+        for entry in all_entries()
+        if not (entry.is_sampler or entry.needs_device) and (entry.is_fault or options.cases)
+    ]
     both: dict[bool, list[Compared]] = {True: [], False: []}
     left = Counter[bool]()
     with (
@@ -133,9 +135,8 @@ def main() -> None:
                 else:
                     both[planted.is_fault].append(result)
     faults, controls = both[True], both[False]
-    shown = [each for each in faults if each.simulated or each.real]
-    same = sum(each.simulated[:1] == each.real[:1] for each in shown)
-    equal = sum(each.simulated == each.real for each in shown)
+    same = sum(each.simulated[:1] == each.real[:1] != () for each in faults)
+    equal = sum(each.simulated == each.real != () for each in faults)
     print(
         f"planted faults: {len(faults)} in both places; {same} with the same root failure, {equal} with "
         f"all the same rules; {left[True]} on real ranks alone"
@@ -146,15 +147,15 @@ def main() -> None:
         f"{len(accused)} accused; {left[False]} cases on real ranks alone"
     )
     unexplained = 0
-    for each in [*faults, *accused]:
-        if each.simulated != each.real or each in accused or each not in [*shown, *accused]:
-            reason = REASONS.get(each.name, "")
-            unexplained += not reason
-            print(
-                f"  {each.name}: {', '.join(each.simulated) or 'holds'} in the simulation, "
-                f"{', '.join(each.real) or 'holds'} over gloo: {reason or 'NO REASON KNOWN'} "
-                f"({describe(each.case)})"
-            )
+    differing = [each for each in faults if each.simulated != each.real or not each.real]
+    for each in [*differing, *accused]:
+        reason = REASONS.get(each.name, "")
+        unexplained += not reason
+        print(
+            f"  {each.name}: {', '.join(each.simulated) or 'holds'} in the simulation, "
+            f"{', '.join(each.real) or 'holds'} over gloo: {reason or 'NO REASON KNOWN'} "
+            f"({describe(each.case)})"
+        )
     sys.exit(bool(unexplained))
 
 

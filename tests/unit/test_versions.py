@@ -55,7 +55,7 @@ def test_without_versions_every_namespace_counts_as_changed(
 
 
 @pytest.mark.usefixtures("_interpreter")
-def test_a_replaced_function_is_a_change_until_it_is_the_old_one_again(
+def test_a_replaced_function_and_a_removed_name_are_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A replaced function and a removed name are named once; an added name is no change."""

@@ -293,7 +293,8 @@ def _rank(
     """Be one rank of one world: try all compositions, until one ends the world."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    if hasattr(os, "SCHED_BATCH"):  # gloo's threads would take turns by whole time slices.
+    # As the ranks do ([Note: batch scheduling] in ranks/host.py), of which faults import nothing.
+    if hasattr(os, "SCHED_BATCH"):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=_PATIENCE
