@@ -41,6 +41,18 @@ class Situation(Strict):
     """How ordinary a program in the situation is."""
     beyond_scripts: ClassVar[str] = ""
     """Why no script can show a case in the situation; "" if a script can."""
+    joins: ClassVar[bool] = False
+    """True if a probe with the situation still shows what is wrong with the rest of the case."""
+
+    def joined(self, other: Any) -> "Situation":
+        """Return a situation that contains this one and another one of the same kind.
+
+        Raises:
+            CaseError: There is none.
+        """
+        if other == self:
+            return self
+        raise CaseError(f"{self.words} and {other.words} exclude each other")
 
     def check(self, case: Any) -> None:
         """Raise if the situation cannot happen in a case.

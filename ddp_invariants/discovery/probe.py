@@ -4,8 +4,10 @@ A capability refused on every rank is not drawn afterwards, and is listed. A wro
 drawn, and so becomes a violation. If the implementation declares it unsupported, it is printed as
 that instead.
 
-Most probes are simulated, if the implementation can be. A probe that fails there runs again on real
-ranks, and they decide. The probes of the way in which gradients are sent run on real ranks alone.
+Most probes are simulated, if the implementation can be, and several capabilities share a case
+(`joined`). If that case fails, each of them is probed alone. A probe that fails alone runs again on
+real ranks, and they decide. The probes of the way in which gradients are sent run on real ranks
+alone.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,6 +21,7 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
 from ddp_invariants.discovery.elsewhere import elsewhere
 from ddp_invariants.discovery.inherited import inherited, relatives
+from ddp_invariants.discovery.joined import groups, joined
 from ddp_invariants.discovery.not_offered import lacking_as_declared, lacking_as_driven
 from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
@@ -243,10 +246,13 @@ class _Probes:
         """
         declared = self.scope.declared
         probed = []
+        right = frozenset[str]() if broken else self._right_together(lacking)
         for name in TRAINING:
             excused = name in declared.unsupported
             if name in lacking:
                 probed.append(Probed(name, Standing.ABSENT))
+            elif name in right:
+                probed.append(Probed(name, Standing.RIGHT))
             elif broken or self.hung >= HANGS:
                 probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
@@ -262,6 +268,27 @@ class _Probes:
                 base, next(probe for probe in probed if probe.capability == "accumulation")
             ),
         ]
+
+    def _right_together(self, lacking: frozenset[str]) -> frozenset[str]:
+        """Return capabilities that are right, as simulated cases with several of them show.
+
+        Args:
+            lacking: The capabilities that are not probed.
+        """
+        left_out = lacking | {*self.scope.declared.unsupported}
+        right, waiting = set[str](), [*reversed(groups())]
+        while waiting:
+            names = tuple(name for name in waiting.pop() if name not in left_out)
+            case = joined(names) if len(names) > 1 else None
+            if case is None:
+                continue
+            shown = {name for name in names if TRAINING[name].present(self.scope.fit(case))}
+            if self._holds_simulated(case, self.scope):
+                right |= shown
+            else:
+                half = len(names) // 2
+                waiting += [names[half:], names[:half]]
+        return frozenset(right)
 
     def sending(
         self, probed: tuple[Probed, ...], how: Mapping[str, str]

@@ -41,6 +41,7 @@ class Actions(Situation):
     options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
     moment: ClassVar[str] = "program"
     part: ClassVar[type] = BetweenSteps
+    joins: ClassVar[bool] = True
 
     actions: tuple[BetweenSteps, ...]
     kind: Literal["between steps"] = "between steps"
@@ -53,6 +54,10 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
+
+    def joined(self, other: "Actions") -> "Actions":
+        """Return the actions of both."""
+        return Actions((*self.actions, *other.actions))
 
     def simpler(self) -> Iterator["Actions"]:
         """Yield fewer actions, and actions before the first possible step."""

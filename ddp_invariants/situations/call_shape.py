@@ -55,6 +55,7 @@ class CallShape(Situation):
     options: ClassVar[dict[str, Any]] = {"call_shapes": ()}
     moment: ClassVar[str] = "forwards"
     in_earlier_run: ClassVar[bool] = False
+    joins: ClassVar[bool] = True
 
     inputs: tuple[InputForm, ...] = ("plain",)
     outputs: tuple[OutputForm, ...] = ("plain",)
@@ -94,6 +95,18 @@ class CallShape(Situation):
     def words(self) -> str:
         """The forms of inputs and outputs."""
         return f"call_shape={'+'.join(self.inputs)}->{'+'.join(self.outputs)}"
+
+    def joined(self, other: "CallShape") -> "CallShape":
+        """Return the forms of both, if one is about inputs alone and the other about outputs.
+
+        More forms of one side would need more micro-steps.
+        """
+        for inputs, outputs in ((self, other), (other, self)):
+            if set(inputs.outputs) == set(outputs.inputs) == {"plain"}:
+                return CallShape(inputs.inputs, outputs.outputs)
+        if other != self:
+            raise CaseError(f"{self.words} and {other.words} need micro-steps of their own")
+        return self
 
     def simpler(self) -> Iterator["CallShape"]:
         """Yield plain outputs, plain inputs, and one form alone."""

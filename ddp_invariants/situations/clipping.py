@@ -26,6 +26,7 @@ class Clipping(Situation):
     beyond_scripts: ClassVar[str] = "gradients are clipped"
     options: ClassVar[dict[str, Any]] = {"clipped": False}
     moment: ClassVar[str] = "program"
+    joins: ClassVar[bool] = True
 
     norm: float
     kind: Literal["clipping"] = "clipping"

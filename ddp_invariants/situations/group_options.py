@@ -32,6 +32,7 @@ class GroupOptions(Situation):
     beyond_scripts: ClassVar[str] = "groups of parameters have options of their own"
     options: ClassVar[dict[str, Any]] = {"grouped": False}
     moment: ClassVar[str] = "forwards"
+    joins: ClassVar[bool] = True
 
     log2_rate: int = -2
     decays: bool = True

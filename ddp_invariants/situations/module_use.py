@@ -36,6 +36,7 @@ class ModuleUse(Situation):
     options: ClassVar[dict[str, Any]] = {"module_uses": False}
     moment: ClassVar[str] = "forwards"
     in_earlier_run: ClassVar[bool] = False
+    joins: ClassVar[bool] = True
 
     uses: tuple[Use, ...]
     kind: Literal["module use"] = "module use"
@@ -77,6 +78,11 @@ class ModuleUse(Situation):
             "no 'wrapper copies' if a process group cannot be copied, if a rank runs out of "
             "batches, if a gradient is not finite, or beside a second wrapper",
         )
+
+    def joined(self, other: "ModuleUse") -> "ModuleUse":
+        """Return the uses of both."""
+        uses = {*self.uses, *other.uses}
+        return ModuleUse(tuple(use for use in get_args(Use) if use in uses))
 
     def simpler(self) -> Iterator["ModuleUse"]:
         """Yield each use alone."""

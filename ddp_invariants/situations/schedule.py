@@ -26,6 +26,7 @@ class RateSchedule(Situation):
     beyond_scripts: ClassVar[str] = "the learning rate changes at every step"
     options: ClassVar[dict[str, Any]] = {"scheduled": False}
     moment: ClassVar[str] = "forwards"
+    joins: ClassVar[bool] = True
 
     log2_factors: tuple[int, ...]
     kind: Literal["schedule"] = "schedule"

@@ -43,6 +43,7 @@ class Surroundings(Situation):
     options: ClassVar[dict[str, Any]] = {"surrounded": False}
     moment: ClassVar[str] = "program"
     in_earlier_run: ClassVar[bool] = False
+    joins: ClassVar[bool] = True
 
     unusual: tuple[Surrounding, ...]
     kind: Literal["surroundings"] = "surroundings"
@@ -69,6 +70,10 @@ class Surroundings(Situation):
     def words(self) -> str:
         """The names."""
         return f"surroundings={'+'.join(self.unusual)}"
+
+    def joined(self, other: "Surroundings") -> "Surroundings":
+        """Return the surroundings of both."""
+        return Surroundings(tuple(dict.fromkeys((*self.unusual, *other.unusual))))
 
     def simpler(self) -> Iterator["Surroundings"]:
         """Yield the surroundings without one of them."""
