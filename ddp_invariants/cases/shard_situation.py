@@ -22,6 +22,8 @@ class ShardSituation(Strict):
     """
 
     kind: str
+    rule: ClassVar[str] = "SHARD-4"
+    """The rule that judges the indices."""
     fact: ClassVar[str]
     """The failure, if the indices differ from those that the sampler yields otherwise."""
     capability: ClassVar[str]

@@ -3,11 +3,13 @@
 Words: N dataset length, W world size, L indices per rank.
 """
 
+import os
 import random
 import time
 from collections.abc import Iterator, Sized
 from typing import ClassVar, Self
 
+import torch
 import torch.distributed as dist
 
 from ddp_invariants.reference.sampler import DistributedSampler
@@ -35,6 +37,60 @@ class FromTheGroup(DistributedSampler):
     def own_rank() -> int:
         """Return this process's rank."""
         return dist.get_rank()
+
+
+class FromTheEnvironment(DistributedSampler):
+    """Right: rank and world size that are left out come from the group, or else from a launcher's
+    environment.
+    """
+
+    number = "RANK"
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        joined = dist.is_initialized()
+        if num_replicas is None:
+            num_replicas = (
+                dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
+            )
+        if rank is None:
+            rank = dist.get_rank() if joined else int(os.environ.get(self.number, "0"))
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+
+class KeepsOrders(DistributedSampler):
+    """Right: all samplers of a process share the orders of the epochs that were computed last."""
+
+    orders: ClassVar[dict[tuple[int, int, bool], list[int]]] = {}
+
+    def order(self) -> list[int]:
+        """Return the epoch's indices of all ranks."""
+        total = len(self) * self.num_replicas
+        return self.extended(self._kept(), total - self.length)[:total]
+
+    def _kept(self) -> list[int]:
+        key = (self.length, self.seed + self.epoch, self.shuffle)
+        if key not in self.orders:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            self.orders[key] = (
+                torch.randperm(self.length, generator=generator).tolist()
+                if self.shuffle
+                else list(range(self.length))
+            )
+            while len(self.orders) > 8:
+                del self.orders[next(iter(self.orders))]
+        return self.orders[key]
+
+    def extended(self, order: list[int], missing: int) -> list[int]:
+        """Return an order with so many indices more, from its start."""
+        return order + (order * missing)[: max(missing, 0)]
 
 
 class OneIteratorOnly(DistributedSampler):
@@ -211,6 +267,53 @@ class RankOfTheGroup(FromTheGroup):
     @staticmethod
     def own_rank() -> int:
         return (dist.get_rank() + 1) % dist.get_world_size()
+
+
+class RankOnItsNode(FromTheEnvironment):
+    """The rank that is left out is that of the process on its node (a well-known mistake in launch
+    scripts). SHARD-4: rank and world size from the environment.
+    """
+
+    number = "LOCAL_RANK"
+
+
+class PadsWhatItKeeps(KeepsOrders):
+    """A kept order is padded in place, so that a larger world gets an order that is padded already
+    (no public incident found). SHARD-4: after a sampler of another world size.
+    """
+
+    def extended(self, order: list[int], missing: int) -> list[int]:
+        missing -= len(order) - self.length
+        if missing > 0:
+            order += (order * missing)[:missing]
+        return order
+
+
+class CopiedAnew(DistributedSampler):
+    """A copy is made by the constructor, and knows no epoch (no public incident found).
+
+    SHARD-4: a copy of the sampler.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return how to make the sampler again."""
+        arguments = (self.num_replicas, self.rank, self.shuffle, self.seed, self.drop_last)
+        return type(self), (range(self.length), *arguments)
+
+
+class YieldsUnderItsSeed(DistributedSampler):
+    """Indices are yielded while the global generator has the sampler's seed, and it is restored at
+    the end (no public incident found). SHARD-4: the random numbers that the program draws.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        indices = list(super().__iter__())
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(self.seed + self.epoch)
+            for place, index in enumerate(indices, start=len(self) - len(indices) + 1):
+                self.consumed = place
+                yield index
+        self.consumed = 0
 
 
 class SwappedByPosition(DistributedSampler):

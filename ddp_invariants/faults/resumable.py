@@ -349,6 +349,63 @@ class CountsAnew(Slices):
         self.taken = 0
 
 
+class CountsWhatWasLeft(Slices):
+    """The count is not cleared when an iteration begins, so an iteration that was left in the middle
+    counts, too (no public incident found).
+
+    SHARD-9: a state saved after an iteration was left in the middle.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        start, self.start = self.start, 0
+        for index in self.mine()[start:]:
+            self.taken += 1
+            yield index
+        self.taken = 0
+
+
+class StateGoesOn(Slices):
+    """The state is the sampler's own dictionary, which goes on counting (no public incident found).
+
+    SHARD-9: a saved state changes while its sampler goes on.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        world_size: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        batch_size: int = 1,
+    ) -> None:
+        self.state = {"epoch": 0, "taken": 0}
+        super().__init__(dataset, world_size, rank, shuffle, seed, batch_size)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name in ("epoch", "taken"):
+            self.state[name] = value
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.state
+
+
+class SavesAFraction(Slices):
+    """The position is saved as a part of the epoch, and rounded down when it is loaded
+    (no public incident found).
+
+    SHARD-9.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "done": self.taken / len(self)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.start = state["epoch"], int(state["done"] * len(self))
+        self.taken = self.start
+
+
 class SkipsInEveryEpoch(SkipsUntilTheNextEpoch):
     """Indices that were to be skipped once are skipped in every later epoch
     (huggingface/accelerate#1451).

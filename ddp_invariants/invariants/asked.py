@@ -12,10 +12,15 @@ from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking.changed_length import ChangedLength
 
 
-def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
+def differs_when_asked(view: ShardView, tally: Tally, rule: str = "") -> Failure | None:
     """Return a failure if a sampler that is asked in another way yields other indices.
 
     A sampler may refuse a way, if it raises on all ranks.
+
+    Args:
+        view: The answers.
+        tally: Counts what is compared.
+        rule: The rule whose ways are judged; empty for all.
 
     Raises:
         Unjudged: The sampler raised in one of the two processes, or an iteration is missing.
@@ -27,6 +32,8 @@ def differs_when_asked(view: ShardView, tally: Tally) -> Failure | None:
     # A sampler whose ranks communicate is not asked in other ways.
     answers = zip(view.case.situations, view.answer["asked"], strict=False)
     for number, (situation, first) in enumerate(answers):
+        if rule not in ("", situation.rule):
+            continue
         failure = _refused_in_part(view, situation, first) or _crashed(view, situation, first)
         if failure is not None:
             return failure
@@ -52,7 +59,7 @@ def _refused_in_part(
         return None
     rank, text = next(iter(raised.items()))
     return Failure(
-        "SHARD-4",
+        situation.rule,
         "some ranks raise on a program that other ranks answer",
         f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
         text,
@@ -65,7 +72,7 @@ def _crashed(view: ShardView, situation: ShardSituation, answer: dict[str, Any])
     raised = {rank: read(error) for rank, error in errors if error is not None}
     if situation.may_crash or view.case.data.samples == 0:
         return None
-    return crash("SHARD-4", raised, view.where(view.case.epochs[-1]))
+    return crash(situation.rule, raised, view.where(view.case.epochs[-1]))
 
 
 def _different(
@@ -77,7 +84,7 @@ def _different(
         for number, (part, right) in enumerate(zip(got, expected, strict=bool(places))):
             if part != right:
                 return Failure(
-                    "SHARD-4",
+                    situation.rule,
                     situation.fact,
                     f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
                     f"{brief(part)}, expected {brief(right)}"
@@ -90,7 +97,7 @@ def _different(
     for rank, (got, again) in enumerate(zip(first["got"], second["got"], strict=True)):
         if got != again:
             return Failure(
-                "SHARD-4",
+                situation.rule,
                 "another process gets other indices from the same arguments",
                 f"rank {rank}, {situation.words}, {view.where(view.case.epochs[-1])}",
                 f"{brief(again or [])}, the first process {brief(got)}",

@@ -240,7 +240,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     if failure is not None:
         return failure
     tally.met.add("two processes")
-    return differs_in_another_process(view) or differs_when_asked(view, tally)
+    return differs_in_another_process(view) or differs_when_asked(view, tally, "SHARD-4")
 
 
 @sharding.rule(

@@ -5,6 +5,7 @@ Words: N dataset length, W world size, L indices per rank.
 
 from collections import Counter
 
+from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -117,6 +118,7 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     source="no document: resumed training needs this; torch's own sampler saves no state",
     applies="capability",
     draws=ShardDraws(saved=True),
+    exhausted=True,
     excluded=(lacks("cannot continue from a saved state", "resume"),),
     after="SHARD-8",
     script=Script(checks=("resumption",)),
@@ -151,7 +153,8 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
             return failure
     if not tally.compared:
         raise NotAbout("the epoch was over when the state was saved")
-    return None if view.answer.get("elsewhere") is None else wrong_in_another_world(view, tally)
+    failure = None if view.answer.get("elsewhere") is None else wrong_in_another_world(view, tally)
+    return failure or differs_when_asked(view, tally, "SHARD-9")
 
 
 @sharding.rule(

@@ -82,10 +82,11 @@ def liberally(docstring: str) -> Record:
     Raises:
         CatalogueError: The docstring does neither.
     """
-    try:
-        return replace(strictly(docstring), part=_part_of(docstring))
-    except CatalogueError:
-        pass  # Another form, which the rest reads.
+    if not _LABEL.search(docstring):
+        try:
+            return replace(strictly(docstring), part=_part_of(docstring))
+        except CatalogueError:
+            pass  # Another form, which the rest reads.
     part = _part_of(docstring)
     right = _RIGHT.match(docstring.strip())
     if right is not None:

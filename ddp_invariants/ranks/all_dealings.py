@@ -19,6 +19,8 @@ def all_dealings(cases: Iterable[ShardCase], make: SamplerMaker) -> list[int]:
 def _dealing(case: ShardCase, make: SamplerMaker) -> Dealing | None:
     """Return a case's shards; None if the sampler raises."""
     try:
+        if case.saved_after is not None:
+            return _resumed(case, make)
         samplers = [RankSampler(case, make, rank) for rank in range(case.world_size)]
         epochs = []
         for epoch in case.epochs:
@@ -32,3 +34,24 @@ def _dealing(case: ShardCase, make: SamplerMaker) -> Dealing | None:
         )
     except Exception:  # noqa: BLE001 - an implementation may raise anything; drawn cases report it
         return None
+
+
+def _resumed(case: ShardCase, make: SamplerMaker) -> Dealing | None:
+    """Return the shards of an epoch whose rest a new sampler yields from a saved state.
+
+    The result is None if the sampler saves no state.
+    """
+    shards = list[list[int]]()
+    for rank in range(case.world_size):
+        known, saving, loading = (RankSampler(case, make, rank) for _ in range(3))
+        if not known.saves:
+            return None
+        known.indices()
+        saving.in_batches = loading.in_batches = known.in_batches
+        saving.set_epoch(case.epochs[0])
+        taken, state, rest = saving.saved(case.saved_after or 0)
+        # A state saved at the end may belong to the next epoch.
+        if rest:
+            loading.load(state, case.epochs[0])
+        shards.append(taken + (loading.indices() if rest else []))
+    return Dealing([[*shards]], [-1] * case.world_size)

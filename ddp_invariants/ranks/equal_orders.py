@@ -61,9 +61,29 @@ def _equal_in_a_row(
     if not _worth_it(case):
         return 1
     samplers = [RankSampler(case, make, rank) for rank in ranks]
-    return _equal_pairs(
+    equal = _equal_pairs(
         lambda number: _of_epoch(samplers, epoch + number),
         lambda number: _of_epoch(samplers, other + number),
+    )
+    mirrored = 2 * case.data.seed + epoch + other == 0
+    return max(equal, _equal_mirrored(case, make, ranks, epoch, other)) if mirrored else equal
+
+
+def _equal_mirrored(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+) -> int:
+    """Return how many pairs in a row share an order, whose sums of seed and epoch are opposite.
+
+    The seed goes down by one from pair to pair, and the later epoch up by two.
+    """
+
+    def of(number: int, epoch: int) -> Shards:
+        seeded = _seeded(case, case.data.seed - number)
+        return _of_epoch([RankSampler(seeded, make, rank) for rank in ranks], epoch)
+
+    first, last = sorted((epoch, other))
+    return _equal_pairs(
+        lambda number: of(number, first), lambda number: of(number, last + 2 * number)
     )
 
 

@@ -12,9 +12,10 @@ from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, most_items
+from ddp_invariants.ranks.generators import drawn, unchanged
 
 _ASKED = 4
-"""Items of an iteration between which `len` is called."""
+"""Items of an iteration between which the program calls `len`, or draws random numbers."""
 
 
 def made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch: int) -> Any:
@@ -93,8 +94,13 @@ class RankSampler:
             for name in ("state_dict", "load_state_dict")
         )
 
-    def saved(self, batches: int) -> tuple[list[int], Any, list[int]]:
-        """Return the indices of some batches, the state after them, and the later indices."""
+    def saved(self, batches: int, *, keep: bool = False) -> tuple[list[int], Any, list[int]]:
+        """Return the indices of some batches, the state after them, and the later indices.
+
+        Args:
+            batches: The number of batches.
+            keep: True for the state itself, as a program keeps it in memory.
+        """
         with self._as_rank():
             running = iter(self.sampler)
             taken = self._flat(
@@ -102,8 +108,8 @@ class RankSampler:
                     running, batches * (1 if self.in_batches else self.case.data.batch_size)
                 )
             )
-            # As if written to a file: it must not change any more.
-            state = deepcopy(self.sampler.state_dict())
+            # A copy is as if written to a file: it does not change any more.
+            state = self.sampler.state_dict() if keep else deepcopy(self.sampler.state_dict())
             return taken, state, self._flat(itertools.islice(running, self._bound))
 
     def load(self, state: Any, epoch: int) -> None:
@@ -154,6 +160,23 @@ class RankSampler:
                     lengths.append(len(self.sampler))
             lengths.append(len(self.sampler))
         return self._flat(items), lengths
+
+    def with_draws(self) -> tuple[list[int], bool]:
+        """Iterate, and draw from the global generators after each of the first items and at the end.
+
+        Returns:
+            The indices, and whether the numbers are those that a program gets without a sampler.
+        """
+        with self._as_rank():
+            with unchanged():
+                wanted = [drawn() for _ in range(_ASKED + 1)]
+            items, got = list[Any](), list[tuple[int, ...]]()
+            for item in itertools.islice(self.sampler, self._bound):
+                items.append(item)
+                if len(got) < _ASKED:
+                    got.append(drawn())
+            got.append(drawn())
+        return self._flat(items), got == wanted[: len(got)]
 
     def batches(self) -> tuple[int, int | None]:
         """Count a DataLoader's batches, and return its len as well; None without a len."""

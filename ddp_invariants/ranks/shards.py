@@ -1,18 +1,15 @@
 """The shards of all ranks, as one process gets them from a sampler: no process group is needed."""
 
-import random
 import warnings
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks import asking, equal_orders
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.ranks.generators import disturb_all, states
 from ddp_invariants.ranks.rank_sampler import RankSampler, made
 from ddp_invariants.ranks.training.recorder import exception_data, warned
 
@@ -76,10 +73,10 @@ def _dealt(
 ) -> dict[str, Any]:
     phase = "construction"
     try:
-        _disturb(disturb)
+        disturb_all(disturb)
         samplers = [RankSampler(case, make, rank) for rank in ranks]
         phase = "iteration"
-        before = _global_generators()
+        before = states()
         dealt = []
         for epoch in case.epochs:
             for sampler in samplers:
@@ -88,7 +85,7 @@ def _dealt(
         for sampler in samplers:
             sampler.leave_after(1)  # An iteration left half way must not show in the next one.
         again = [sampler.indices() for sampler in samplers]
-        after = _global_generators()
+        after = states()
         answer: dict[str, Any] = {
             "lengths": [sampler.length() for sampler in samplers],
             "shards": dealt,
@@ -213,7 +210,7 @@ def resumed(
     )
     saving.set_epoch(epoch)
     taken, state, rest = saving.saved(case.saved_after)
-    _disturb(disturb + 1)
+    disturb_all(disturb + 1)
     loading.load(state, epoch)
     taken_again, state, rest_again = loading.saved(1)
     once_more.load(state, epoch)
@@ -279,17 +276,3 @@ def _refusal(case: ShardCase, make: SamplerMaker, world_size: int, rank: int) ->
     except BaseException as error:  # noqa: BLE001 - the exception's type is the evidence
         return type(error).__name__
     return None
-
-
-def _disturb(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - the global generator is what implementations misuse
-    torch.default_generator.manual_seed(seed)  # As in `rank._seed`.
-
-
-def _global_generators() -> dict[str, Any]:
-    return {
-        "random": random.getstate(),
-        "numpy": np.random.get_state()[1].tobytes(),  # type: ignore[index]  # noqa: NPY002
-        "torch": torch.get_rng_state().numpy().tobytes(),
-    }

@@ -1,5 +1,8 @@
 """All small cases of a sampler, without any draw: every length, world size and pair of switches.
 
+For a sampler that saves a state, a resumption at every place of every small epoch is among them. Two
+long datasets are added, since they take no longer than the small ones.
+
 One process asks for all of them at once, which takes about a second. A case that looks wrong is
 run and judged as any other case, so that nobody is accused here.
 """
@@ -21,6 +24,10 @@ from ddp_invariants.search.split import WHOLE, Split
 MOST_SAMPLES = 40
 MOST_RANKS = 9
 _EPOCHS = (0, 1)
+_LONG = 100_003
+"""Samples of the long datasets: a prime number beyond the squares of 16-bit numbers."""
+_FEW_RANKS = 2
+"""The most ranks of a resumption."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +35,10 @@ class Exhaustion:
     """The result of all small cases.
 
     Attributes:
-        cases: Their number.
-        right: The number of right ones.
-        wrong: The cases that look wrong, smallest first, by the first rule that they violate.
+        cases: The number of small cases.
+        right: The number of right ones among them.
+        wrong: The cases that look wrong, with resumptions and long datasets, smallest first, by the
+            first rule that they violate.
     """
 
     cases: int = 0
@@ -50,6 +58,27 @@ def small_cases(scope: Scope) -> Iterator[ShardCase]:
                     yield case
 
 
+def resumptions(scope: Scope) -> Iterator[ShardCase]:
+    """Yield a case for every place at which a small epoch can be resumed, the shortest first."""
+    if not scope.has("resume"):
+        return
+    for samples in range(1, MOST_SAMPLES + 1):
+        for world_size in range(1, _FEW_RANKS + 1):
+            data = Data(samples, 1, shuffle=scope.has("shuffle"))
+            for place in range(-(-samples // world_size)):
+                case = ShardCase(world_size, data, saved_after=place)
+                if scope.fit_shards(case) == case:
+                    yield case
+
+
+def long_cases(scope: Scope) -> Iterator[ShardCase]:
+    """Yield cases with a long dataset."""
+    for shuffle in (False, True):
+        case = ShardCase(3, Data(_LONG, 2, shuffle), _EPOCHS)
+        if scope.fit_shards(case) == case:
+            yield case
+
+
 def exhaust(pool: Pool, sampler: Sampler, scope: Scope, split: Split = WHOLE) -> Exhaustion:
     """Ask a sampler for all small cases, and judge them.
 
@@ -58,17 +87,19 @@ def exhaust(pool: Pool, sampler: Sampler, scope: Scope, split: Split = WHOLE) ->
     """
     if not scope.has("given_rank") or scope.sampler.layout == "scatter":
         return Exhaustion()
-    cases = [split.own_dealing(case) for case in split.deal(list(small_cases(scope)))]
+    small = split.deal(list(small_cases(scope)))
+    more = split.deal([*resumptions(scope), *long_cases(scope)])
+    cases = [split.own_dealing(case) for case in (*small, *more)]
     right, wrong = 0, dict[str, list[ShardCase]]()
     dealt = pool.dealings(cases, sampler)
-    for case, dealing in zip(cases, dealt, strict=False):
+    for number, (case, dealing) in enumerate(zip(cases, dealt, strict=False)):
         if dealing is None:
             continue
         rule = _violated(case, scope.sampler.padding, dealing)
-        right += not rule
+        right += not rule and number < len(small)
         if rule:
             wrong.setdefault(rule, []).append(case)
-    return Exhaustion(len(cases) if dealt else 0, right, wrong)
+    return Exhaustion(len(small) if dealt else 0, right, wrong)
 
 
 def _violated(case: ShardCase, padding: Padding, dealing: Dealing) -> str:
@@ -76,7 +107,7 @@ def _violated(case: ShardCase, padding: Padding, dealing: Dealing) -> str:
     for shards in dealing.epochs:
         rule = first_wrong(case, padding, shards)
         if rule:
-            return rule
+            return rule if case.saved_after is None else "SHARD-9"
     counts = [len(shard) for shard in dealing.epochs[-1]]
     lengths = zip(dealing.lengths, counts, strict=True)
     return "SHARD-1" if any(length not in (-1, count) for length, count in lengths) else ""

@@ -2,16 +2,18 @@
 
 Something is left in a process by a run and read by a later one. A failure seen on ranks that had
 run other cases, and not in fresh processes, is tried again in fresh processes that run those other
-cases first. The fewest that suffice are reported with it.
+cases first. The fewest that suffice are reported with it. For a sampler, a sampler of another world size
+is tried, which the same process has iterated before.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.errors import CaseError
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.asking import AfterAnother
 from ddp_invariants.situations.earlier import EarlierRuns
 
 if TYPE_CHECKING:
@@ -19,14 +21,13 @@ if TYPE_CHECKING:
 
 DEPENDS = "LIVE-8"
 """The rule that a run does not depend on earlier runs of its process."""
+_OTHER_WORLDS = range(1, 7)
 MOST_TRIES = 24
 """Runs in fresh processes in which fewer earlier runs are tried."""
 
 
-def after_earlier_runs(
-    runner: "Runner", rule: str, case: Case
-) -> tuple[Failure, TrainingCase] | None:
-    """Return a case with earlier runs that violates DEPENDS, for a failure that needs such runs.
+def after_earlier_runs(runner: "Runner", rule: str, case: Case) -> tuple[Failure, Case] | None:
+    """Return a case with earlier runs that fails, for a failure that needs such runs.
 
     Args:
         runner: Runs the cases; it knows which cases its ranks have run.
@@ -34,8 +35,11 @@ def after_earlier_runs(
         case: The case, which does not fail in fresh processes.
 
     Returns:
-        The failure of DEPENDS and the case; None if no earlier runs make the case fail again.
+        The failure of DEPENDS, or of the rule about samplers that are asked in other ways, and the
+        case; None if no earlier runs make the case fail again.
     """
+    if isinstance(case, ShardCase):
+        return _after_another_sampler(runner, case)
     candidate, tries = failing_after_others(runner, rule, case), iter(range(MOST_TRIES))
     while candidate is not None:
         failing = candidate
@@ -50,6 +54,18 @@ def after_earlier_runs(
         if candidate is None:
             failure = runner.findings(failing, confirming=True, rule=DEPENDS)[DEPENDS].failure
             return None if failure is None else (failure, failing)
+    return None
+
+
+def _after_another_sampler(runner: "Runner", case: ShardCase) -> tuple[Failure, Case] | None:
+    rule = AfterAnother.rule
+    for ranks in _OTHER_WORLDS:
+        tried = runner.scope.fit_shards(replace(case, situations=(AfterAnother(ranks),)))
+        if not tried.situations:
+            return None
+        failure = runner.findings(tried, confirming=True, rule=rule)[rule].failure
+        if failure is not None:
+            return failure, tried
     return None
 
 

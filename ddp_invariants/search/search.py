@@ -44,12 +44,29 @@ SHRINK_HANGS = 6
 """Cases among them that may hang: each costs a deadline."""
 RANKS_AT_ONCE = 4
 """Ranks of a case that count as one run."""
+FORWARDS_AT_ONCE = 60
+"""Forwards of all ranks that count as one run."""
+NUMBERS_AT_ONCE = 20_000
+"""Numbers of a model, or dealt indices, that count as one run."""
 EXPLORED = 4
 """Small cases of which a property runs all schedules."""
 CANDIDATES = 24
 """Drawn cases that are looked at to find them."""
 REAL_TRIES = 5
 """Failing cases tried over the real backend, simplest first, to find one that fails there."""
+
+
+def weight(case: Case) -> int:
+    """Return the number of ordinary runs as which a case counts."""
+    if not isinstance(case, TrainingCase):
+        return max(1, case.data.samples * len(case.epochs) // NUMBERS_AT_ONCE)
+    forwards = case.world_size * case.steps * case.accumulation * case.rounds
+    return max(
+        1,
+        case.world_size // RANKS_AT_ONCE,
+        forwards // FORWARDS_AT_ONCE,
+        case.world_size * case.model.numbers // NUMBERS_AT_ONCE,
+    )
 
 
 class Asked(NamedTuple):
@@ -202,7 +219,7 @@ class Search:
         if self.failing:
             if self._is_spent():
                 return None
-            self._runs_since += max(1, asked.case.world_size // RANKS_AT_ONCE)
+            self._runs_since += weight(asked.case)
         elif self._limit and not (self.left() and self._is_new(asked)):
             return None
         else:
@@ -226,13 +243,17 @@ class Search:
     def exhaust(self) -> None:
         """Judge all small cases of a sampler at once, and the wrong ones as any other case.
 
+        No limit holds for them.
+
         Raises:
             Violation: A case fails.
         """
         exhaustion = self.runner.exhaustion
         self.runner.ledger.dealt = [exhaustion.right, exhaustion.cases]
-        for case in exhaustion.wrong.get(self.rule, [])[:CANDIDATES]:
-            self.look_at(Asked(self.rule, case))
+        self._limit = 0
+        for rule in [self.rule] if self.rule else sorted(exhaustion.wrong):
+            for case in exhaustion.wrong.get(rule, [])[:CANDIDATES]:
+                self.look_at(Asked(rule, case))
 
     def explore(self) -> None:
         """Run all schedules of the smallest cases that were drawn and simulated.

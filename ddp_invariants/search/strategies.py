@@ -79,10 +79,12 @@ _SHARD_SEEDS = st.sampled_from(
         2**31 - 1,
         2**32,
         2**63 - 1,
-        -1,
+        *(-1, -2, -5),
         -(2**40),
     )
 )
+_MIRRORED = 8
+"""Seeds down to the negative of this number have epochs of an opposite sum in some cases."""
 _SEED_STEPS = st.sampled_from((1,) * 10 + (256, 2**16))
 _SCALES = (
     *((0, 0),) * 184,
@@ -96,6 +98,8 @@ _SCALES = (
 The first of them are small cases. Datasets of a million samples are rarer still: `_MILLION`.
 """
 _MILLION = (0,) * 1999 + (999_970,)
+_LONGER = st.sampled_from((0,) * 7 + (65, 101, 129, 190, 300, 700, 1025))
+"""More samples of one case in two: buckets, files and chunks of samples have about such sizes."""
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _OPTIMIZERS = st.sampled_from(
@@ -126,7 +130,7 @@ or multiply by a number that may have become zero.
 """
 _NARROW = 2.0**20
 """The largest number of a dtype in which most runs on large inputs would overflow."""
-_SAVED_AFTER = st.sampled_from((1, 0, 2, 3, 1, 2))
+_SAVED_AFTER = st.sampled_from((1, 0, 2, 3, 1, 2, 1, 2, 5, 8, 13, 21))
 """The batches of a rank before its sampler's state is saved."""
 _OTHERS = st.none() | st.integers(1, 6)
 """The world sizes of ranks that load a state of other ranks."""
@@ -322,6 +326,7 @@ def shard_cases(
     drop_last, size = draw(_ONE_IN_FOUR), draw(_BATCHES)
     if scaled:
         least_samples, world_size = _scaled(draw, least_samples, world_size)
+    least_samples = max(least_samples, draw(_LONGER))
     saved_after = draw(_SAVED_AFTER) if saved else None
     at_the_end = bool(saved_after) and draw(_ONE_IN_FOUR)
     if saved_after is not None and not at_the_end:
@@ -340,6 +345,8 @@ def shard_cases(
         seed=draw(_SHARD_SEEDS),
     )
     epochs = draw(st.sampled_from(_EPOCHS))
+    if -_MIRRORED <= data.seed < 0 and draw(_COINS):  # The sum of seed and epoch changes its sign.
+        epochs = (0, -2 * data.seed)
     return scope.fit_shards(
         ShardCase(
             world_size=world_size,
@@ -362,12 +369,14 @@ def _drawn_situations(
     # A state that is saved before the first index may be saved before any epoch is set, too.
     if saved_after == 0:
         return (UnsetEpoch(),)
-    return _drawn_way(draw) if asked else ()
+    if saved_after is not None:
+        return _drawn_way(draw, "SHARD-9")
+    return _drawn_way(draw, "SHARD-4") if asked else ()
 
 
-def _drawn_way(draw: st.DrawFn) -> tuple[ShardSituation, ...]:
-    """Draw at most one way to ask a sampler."""
-    kind = draw(st.sampled_from((None, None, *WAYS)))
+def _drawn_way(draw: st.DrawFn, rule: str) -> tuple[ShardSituation, ...]:
+    """Draw at most one way to ask a sampler, of those that a rule judges."""
+    kind = draw(st.sampled_from((None, None, *(way for way in WAYS if way.rule == rule))))
     return () if kind is None else (kind.drawn(lambda values: draw(st.sampled_from(values))),)
 
 

@@ -8,13 +8,15 @@ of its varieties and each situation counts, so the plan knows a new situation as
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.shard_situation import ShardSituation
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
@@ -23,6 +25,7 @@ from ddp_invariants.search.scale import LARGE, grown
 from ddp_invariants.search.search import Asked
 from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations.asking import WAYS
 
 BLOCK = 16
 """Cases of a block from the rules that have drawn least; at least as many others aim at features."""
@@ -35,15 +38,17 @@ class Feature(NamedTuple):
 
     Attributes:
         name: The name of its capability or situation.
-        present: A function that returns whether a case has the feature.
+        present: A function that returns whether a case of its kind has the feature.
         rules: The rules whose properties may draw such cases.
         axis: The axis along which such cases are made large; empty for other features.
+        way: The way in which such cases ask a sampler; None for other features.
     """
 
     name: str
-    present: Callable[[TrainingCase], bool]
+    present: Callable[[Any], bool]
     rules: tuple[str, ...]
     axis: str = ""
+    way: type[ShardSituation] | None = None
 
 
 class Block(NamedTuple):
@@ -69,9 +74,11 @@ class Plan:
     def __init__(self, rules: Iterable[str], scope: Scope) -> None:
         claimed = [rule for rule in rules if not scope.excluded(rule)]
         of_samplers = any(ALL_RULES[rule].is_about_samplers for rule in claimed)
-        # Samplers have no features: rules that draw alike give such cases a larger part.
+        # Samplers have few features: rules that draw alike give such cases a larger part.
         self.scope, self.rules = scope, claimed if of_samplers else unlike(claimed)
-        self.features = [] if of_samplers else list(_features(claimed, self.rules, scope))
+        self.features = list(
+            _ways(claimed, scope) if of_samplers else _features(claimed, self.rules, scope)
+        )
         self.met, self.drawn = Counter[str](), Counter[str]()
         self._sources: dict[str, dict[str, None]] = {}
         self._blocks = 0
@@ -79,12 +86,10 @@ class Plan:
     def add(self, asked: Asked) -> None:
         """Count a case."""
         self.drawn[asked.rule] += 1
-        case = asked.case
-        if isinstance(case, TrainingCase):
-            for feature in self.features:
-                if feature.present(case):
-                    self.met[feature.name] += 1
-                    self._sources.setdefault(feature.name, {})[asked.rule] = None
+        for feature in self.features:
+            if _has(feature, asked.case):
+                self.met[feature.name] += 1
+                self._sources.setdefault(feature.name, {})[asked.rule] = None
 
     def blocks(self, left: Callable[[], int]) -> Iterator[Block]:
         """Yield the next cases as long as some are left.
@@ -129,7 +134,12 @@ class Plan:
         """Return a block of cases that all have a feature."""
         # Rules that have drawn it do so more often than those that may.
         rules = self._sources.get(feature.name, feature.rules)
-        asked = self._large(feature) if feature.axis else self._asked(rules, partial(_has, feature))
+        if feature.way is not None:
+            asked = self._in_a_way(feature.way, feature.rules)
+        elif feature.axis:
+            asked = self._large(feature)
+        else:
+            asked = self._asked(rules, partial(_has, feature))
         return Block(self._name(feature.name), asked, cases)
 
     def _asked(self, rules: Iterable[str], wanted: Callable[[Case], bool]) -> SearchStrategy[Asked]:
@@ -151,17 +161,51 @@ class Plan:
 
         return asked()
 
+    def _in_a_way(self, way: type[ShardSituation], rules: tuple[str, ...]) -> SearchStrategy[Asked]:
+        """Return a strategy for cases that ask a sampler in a way."""
+
+        @st.composite
+        def asked(draw: st.DrawFn) -> Asked:
+            rule = draw(st.sampled_from(rules))
+            case = draw(cases_for(rule, self.scope).filter(_is_of_a_sampler))
+            situation = way.drawn(lambda values: draw(st.sampled_from(values)))
+            return Asked(rule, self.scope.fit_shards(replace(case, situations=(situation,))))
+
+        return asked()
+
     def _name(self, about: str) -> str:
         self._blocks += 1
         return f"survey/{self._blocks}/{about}"
 
 
 def _has(feature: Feature, case: Case) -> bool:
-    return isinstance(case, TrainingCase) and feature.present(case)
+    of_sampler = isinstance(case, ShardCase)
+    return of_sampler == (feature.way is not None) and feature.present(case)
 
 
 def _is_training(case: Case) -> TypeGuard[TrainingCase]:
     return isinstance(case, TrainingCase)
+
+
+def _is_of_a_sampler(case: Case) -> TypeGuard[ShardCase]:
+    return isinstance(case, ShardCase)
+
+
+def _ways(claimed: list[str], scope: Scope) -> Iterator[Feature]:
+    """Yield every way to ask a sampler within a scope, with the rules that draw it."""
+    for way in WAYS:
+        rules = tuple(rule for rule in claimed if _draws(rule, way))
+        if rules and scope.has(way.capability):
+            yield Feature(way.capability, partial(_asks, way), rules, way=way)
+
+
+def _draws(rule: str, way: type[ShardSituation]) -> bool:
+    options = ALL_RULES[rule].draws.options
+    return bool(options.get("saved" if way.rule == "SHARD-9" else "asked"))
+
+
+def _asks(way: type[ShardSituation], case: ShardCase) -> bool:
+    return any(isinstance(situation, way) for situation in case.situations)
 
 
 def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[Feature]:

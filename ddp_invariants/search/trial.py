@@ -355,6 +355,8 @@ class Trial(Runner):
                 # The plan goes on without a feature that no draw has.
                 with suppress(Unsatisfiable):
                     search.drive(block.name, block.asked, block.cases + 1)
+            if any(ALL_RULES[rule].exhausted for rule in plan.rules):
+                search.exhaust()
         except (Violation, Flaky):
             return self._surveyed(search)
         return Surveyed(search.cases.total())

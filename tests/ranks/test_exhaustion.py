@@ -1,6 +1,7 @@
 """All small cases of a sampler, asked for at once."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,14 @@ from ddp_invariants.search.messages import exhausted
 
 FEW = Scope(without=frozenset({"no_samples"}))
 ALL = MOST_SAMPLES * MOST_RANKS * 4
+LONG = """
+from ddp_invariants.reference.sampler import DistributedSampler as Reference
+
+class Scrambled(Reference):
+    def order(self):
+        order = super().order()
+        return [(i & 0xFFFF) if self.shuffle else i for i in order]
+"""
 FAULTS = "ddp_invariants.faults.strided:"
 
 
@@ -45,6 +54,37 @@ def test_a_wrong_len_is_found(pool: Pool) -> None:
     exhaustion = exhaust(pool, Sampler(f"{FAULTS}LenOfTheDataset"), FEW)
     assert ShardCase(2, Data(1, 2), (0, 1)) not in exhaustion.wrong["SHARD-1"]
     assert ShardCase(2, Data(2, 2), (0, 1)) in exhaustion.wrong["SHARD-1"]
+
+
+def test_a_resumption_that_goes_wrong_at_few_places_is_found(pool: Pool) -> None:
+    """A fraction of an epoch is rounded down at a few of hundreds of places."""
+    scope = replace(FEW, without=FEW.without | {"drop_last"})
+    exhaustion = exhaust(pool, Sampler("ddp_invariants.faults.resumable:SavesAFraction"), scope)
+    assert exhaustion.wrong.keys() == {"SHARD-9"}
+    places = {
+        (case.world_size, case.data.samples, case.saved_after)
+        for case in exhaustion.wrong["SHARD-9"]
+    }
+    expected = {
+        (w, n, k)
+        for w in (1, 2)
+        for n in range(1, MOST_SAMPLES + 1)
+        for k in range(-(-n // w))
+        if int(k / -(-n // w) * -(-n // w)) != k
+    }
+    assert places == expected
+    assert expected
+
+
+def test_an_order_that_repeats_indices_of_long_datasets_is_found(
+    pool: Pool, tmp_path: Path
+) -> None:
+    """Products of 16-bit numbers show first where no small case is."""
+    path = tmp_path / "long.py"
+    path.write_text(LONG)
+    exhaustion = exhaust(pool, Sampler(f"{path}:Scrambled"), FEW)
+    assert exhaustion.right == exhaustion.cases == ALL
+    assert [case.data.samples for case in exhaustion.wrong["SHARD-2"]] == [100_003]
 
 
 def test_a_process_that_does_not_answer_leaves_nothing_said(pool: Pool) -> None:

@@ -85,3 +85,30 @@ def in_last_epoch(case: ShardCase, make: SamplerMaker, rank: int) -> RankSampler
     sampler.set_epoch(case.epochs[-1])
     sampler.indices()
     return sampler
+
+
+def continued(
+    case: ShardCase, make: SamplerMaker, rank: int, *, keep: bool = False, left_after: int = 0
+) -> Asked | None:
+    """Load a saved state into a new sampler, which must yield the rest of the epoch.
+
+    Args:
+        case: The case.
+        make: The sampler under test.
+        rank: The rank.
+        keep: True to load the state itself, which is not copied while the sampler goes on.
+        left_after: The items of an iteration that is left before; 0 for no such iteration.
+    """
+    known = in_last_epoch(case, make, rank)
+    if not known.saves or make.scatters:
+        return None
+    saving, loading = (RankSampler(case, make, rank, in_batches=known.in_batches) for _ in range(2))
+    epoch = case.epochs[-1]
+    saving.set_epoch(epoch)
+    if left_after:
+        saving.leave_after(left_after)
+    taken, state, rest = saving.saved(case.saved_after or 1, keep=keep)
+    if not rest:
+        return None  # A state saved at the end may belong to the next epoch.
+    loading.load(state, epoch)
+    return Asked([taken, loading.indices()], [taken, rest])

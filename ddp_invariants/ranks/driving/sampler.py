@@ -35,6 +35,7 @@ from ddp_invariants.ranks.driving.imports import (
 from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.ranks.groups.distributed import lone_rank
 from ddp_invariants.records.evidence import FOREIGN, OWN
+from ddp_invariants.situations.nodes import Nodes
 
 DATASETS = ("dataset", "data_source", "data", "samples", "indices")
 BATCH_SAMPLERS = ("batch_sampler",)
@@ -94,6 +95,7 @@ class SamplerMaker:
         parameters = signature(self.make, option)
         self.given = values_of(sampler.arguments, parameters, option)
         self.parameters, self.calling = parameters, Calling()
+        self.node = 0
         self.names = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
         self.source, self.source_kind = self._source(parameters, option)
         known = {name for name in (*self.names.values(), self.source) if name}
@@ -225,6 +227,8 @@ class SamplerMaker:
 
         A sampler that scatters has a real process group instead.
         """
+        if self.node:
+            return environment(rank, world_size, self.node)
         return _as_rank(rank, world_size) if self.asks and not self.scatters else nullcontext()
 
     def index(self, item: Any) -> int:
@@ -272,12 +276,9 @@ class SamplerMaker:
             self.make, {self.source: dealt, **arguments, **self.given}, self.parameters
         )
         # An iterator can be gone through once, but the same items may be needed again. It may be
-        # endless.
-        return (
-            list(islice(made, most_items(samples, world_size, batch_size)))
-            if isinstance(made, Iterator)
-            else made
-        )
+        # endless. A sampler that is its own iterator begins anew.
+        once = isinstance(made, Iterator) and not hasattr(made, "set_epoch")
+        return list(islice(made, most_items(samples, world_size, batch_size))) if once else made
 
     def _dealt(self, samples: int, rank: int, batch_size: int, *, drop_last: bool) -> Any:
         # All ranks have data of that length; only the first rank's are to be scattered.
@@ -310,15 +311,17 @@ class SamplerMaker:
         known = {*self.names.values(), self.source, *self.given}
         return len(leading(self.parameters, known)) > 1
 
-    def called(self, *, asks: bool = False, **calling: Any) -> "SamplerMaker":
+    def called(self, *, asks: bool = False, node: int = 0, **calling: Any) -> "SamplerMaker":
         """Return a maker of the same sampler that gives its arguments in another way.
 
         Args:
             asks: True if the sampler asks for its rank and world size then.
+            node: The ranks of a node, for a sampler that reads its rank from a launcher's
+                environment, in a process without a group; 0 for any other sampler.
             calling: The fields of a `Calling`.
         """
         other = copy(self)
-        other.calling, other.asks = Calling(**calling), asks or self.asks
+        other.calling, other.asks, other.node = Calling(**calling), asks or self.asks, node
         return other
 
     @property
@@ -345,11 +348,18 @@ def _as_rank(rank: int, world_size: int) -> Iterator[None]:
 
 
 @contextmanager
-def environment(rank: int, world_size: int) -> Iterator[None]:
-    """Set the variables that a launcher sets for a process of that rank, on one machine."""
+def environment(rank: int, world_size: int, node: int = 0) -> Iterator[None]:
+    """Set the variables that a launcher sets for a process of that rank.
+
+    Args:
+        rank: The rank.
+        world_size: The world size.
+        node: The ranks of a node; 0 for one machine.
+    """
     here = {
         **dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)),
         **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world_size)),
+        **(Nodes(node).variables(rank, world_size) if node else {}),
     }
     before = {name: os.environ.get(name) for name in here}
     os.environ.update(here)

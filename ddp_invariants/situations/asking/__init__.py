@@ -8,9 +8,15 @@ Standard library only: the rank side imports this package under any interpreter.
 
 from ddp_invariants.cases.shard_situation import ShardSituation, register
 from ddp_invariants.situations.asking.abandoned import Abandoned
+from ddp_invariants.situations.asking.after_another import AfterAnother
 from ddp_invariants.situations.asking.changed_length import ChangedLength
+from ddp_invariants.situations.asking.copied import Copied
+from ddp_invariants.situations.asking.draws_between import DrawsBetween
+from ddp_invariants.situations.asking.from_the_environment import FromTheEnvironment
 from ddp_invariants.situations.asking.from_the_group import FromTheGroup
 from ddp_invariants.situations.asking.interleaved import Interleaved
+from ddp_invariants.situations.asking.kept import Kept
+from ddp_invariants.situations.asking.left_before import LeftBefore
 from ddp_invariants.situations.asking.left_out import LeftOut
 from ddp_invariants.situations.asking.len_between import LenBetween
 from ddp_invariants.situations.asking.one_by_one import OneByOne
@@ -21,9 +27,15 @@ from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 __all__ = [
     "WAYS",
     "Abandoned",
+    "AfterAnother",
     "ChangedLength",
+    "Copied",
+    "DrawsBetween",
+    "FromTheEnvironment",
     "FromTheGroup",
     "Interleaved",
+    "Kept",
+    "LeftBefore",
     "LeftOut",
     "LenBetween",
     "OneByOne",
@@ -43,6 +55,12 @@ WAYS: tuple[type[ShardSituation], ...] = (
     LenBetween,
     OneByOne,
     ChangedLength,
+    FromTheEnvironment,
+    Copied,
+    DrawsBetween,
+    AfterAnother,
+    Kept,
+    LeftBefore,
 )
 """The classes, in the order in which a case lists them."""
 
