@@ -19,6 +19,18 @@ from ddp_invariants.situations.draft import Draft
 _FORWARDS = ("forward only", "evaluation with gradients")
 """The actions with a forward that autograd records, and without a backward."""
 
+_HARMLESS: tuple[BetweenStepsKind, ...] = (
+    "evaluation",
+    "evaluation with gradients",
+    "inference",
+    "learning rate",
+    "decay",
+)
+"""The actions that hide nothing else in a probe.
+
+Others change the parameters or the wrapper, which may repair what an earlier action has broken.
+"""
+
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
     "inference": "inference_mode",
@@ -41,7 +53,6 @@ class Actions(Situation):
     options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
     moment: ClassVar[str] = "program"
     part: ClassVar[type] = BetweenSteps
-    joins: ClassVar[bool] = True
 
     actions: tuple[BetweenSteps, ...]
     kind: Literal["between steps"] = "between steps"
@@ -54,6 +65,11 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
+
+    @property
+    def joins(self) -> bool:
+        """True if no action changes what a later one, or a later step, would show."""
+        return all(action.kind in _HARMLESS for action in self.actions)
 
     def joined(self, other: "Actions") -> "Actions":
         """Return the actions of both."""

@@ -55,7 +55,6 @@ class CallShape(Situation):
     options: ClassVar[dict[str, Any]] = {"call_shapes": ()}
     moment: ClassVar[str] = "forwards"
     in_earlier_run: ClassVar[bool] = False
-    joins: ClassVar[bool] = True
 
     inputs: tuple[InputForm, ...] = ("plain",)
     outputs: tuple[OutputForm, ...] = ("plain",)
@@ -95,6 +94,11 @@ class CallShape(Situation):
     def words(self) -> str:
         """The forms of inputs and outputs."""
         return f"call_shape={'+'.join(self.inputs)}->{'+'.join(self.outputs)}"
+
+    @property
+    def joins(self) -> bool:
+        """True: it shows beside anything else."""
+        return True
 
     def joined(self, other: "CallShape") -> "CallShape":
         """Return the forms of both, if one is about inputs alone and the other about outputs.

@@ -36,7 +36,6 @@ class EvaluationMode(Situation):
     beyond_scripts: ClassVar[str] = "the wrapper is in evaluation mode"
     options: ClassVar[dict[str, Any]] = {"evaluated": False}
     moment: ClassVar[str] = "forwards"
-    joins: ClassVar[bool] = True
 
     passes: EvaluatedPasses = "both"
     first: int = 0
@@ -58,6 +57,11 @@ class EvaluationMode(Situation):
             self.passes,
             "null if a layer computes differently in evaluation mode",
         )
+
+    @property
+    def joins(self) -> bool:
+        """True: it shows beside anything else."""
+        return True
 
     @property
     def words(self) -> str:

@@ -36,7 +36,6 @@ class ModuleUse(Situation):
     options: ClassVar[dict[str, Any]] = {"module_uses": False}
     moment: ClassVar[str] = "forwards"
     in_earlier_run: ClassVar[bool] = False
-    joins: ClassVar[bool] = True
 
     uses: tuple[Use, ...]
     kind: Literal["module use"] = "module use"
@@ -78,6 +77,11 @@ class ModuleUse(Situation):
             "no 'wrapper copies' if a process group cannot be copied, if a rank runs out of "
             "batches, if a gradient is not finite, or beside a second wrapper",
         )
+
+    @property
+    def joins(self) -> bool:
+        """True: it shows beside anything else."""
+        return True
 
     def joined(self, other: "ModuleUse") -> "ModuleUse":
         """Return the uses of both."""

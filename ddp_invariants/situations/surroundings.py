@@ -43,7 +43,6 @@ class Surroundings(Situation):
     options: ClassVar[dict[str, Any]] = {"surrounded": False}
     moment: ClassVar[str] = "program"
     in_earlier_run: ClassVar[bool] = False
-    joins: ClassVar[bool] = True
 
     unusual: tuple[Surrounding, ...]
     kind: Literal["surroundings"] = "surroundings"
@@ -70,6 +69,11 @@ class Surroundings(Situation):
     def words(self) -> str:
         """The names."""
         return f"surroundings={'+'.join(self.unusual)}"
+
+    @property
+    def joins(self) -> bool:
+        """True: it shows beside anything else."""
+        return True
 
     def joined(self, other: "Surroundings") -> "Surroundings":
         """Return the surroundings of both."""

@@ -12,6 +12,8 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.call_shape import CallShape
 
+FAULTS = "ddp_invariants.faults."
+
 
 def test_a_joined_case_contains_every_capability_of_its_group() -> None:
     """Each capability is in one group at most, and happens in the group's case."""
@@ -34,19 +36,19 @@ def test_capabilities_that_exclude_each_other_have_no_joined_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "wrong"),
+    ("name", "wrong"),
     [
-        ("", {}),
-        ("bucketed:SkipsScalars", {"scalar": Standing.WRONG}),
-        ("bucketed:DividesByMicroSteps", {"accumulation": Standing.WRONG}),
-        ("several:FlatOfTheDefaultDtype", {"low_default_dtype": Standing.WRONG}),
+        ("reference", {}),
+        ("torch", {"assign": Standing.WRONG, "unfreeze": Standing.WRONG}),
+        (f"{FAULTS}bucketed:SkipsScalars", {"scalar": Standing.WRONG}),
+        (f"{FAULTS}bucketed:DividesByMicroSteps", {"accumulation": Standing.WRONG}),
+        (f"{FAULTS}several:FlatOfTheDefaultDtype", {"low_default_dtype": Standing.WRONG}),
     ],
 )
 def test_a_joined_case_saves_runs_and_hides_nothing(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, fault: str, wrong: dict[str, Standing]
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, name: str, wrong: dict[str, Standing]
 ) -> None:
     """The standings are those of probes that run alone, after far fewer runs."""
-    name = f"ddp_invariants.faults.{fault}" if fault else "reference"
     runs: list[TrainingCase] = []
     simulate = pool.simulate
 
@@ -62,4 +64,4 @@ def test_a_joined_case_saves_runs_and_hides_nothing(
     assert together.ddp_probes == alone.ddp_probes
     standings = {each.capability: each.standing for each in together.ddp_probes}
     assert standings.items() >= wrong.items()
-    assert joint < (len(runs) - joint) * (3 if wrong else 2) // 4
+    assert joint < (len(runs) - joint) * (2 + 2 * bool(wrong)) // 4
