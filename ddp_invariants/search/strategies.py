@@ -25,6 +25,7 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
+from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
 from ddp_invariants.search.scale import scaled
@@ -121,7 +122,7 @@ _OPTIMIZERS = st.sampled_from(
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
 _VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 11 + ("faint",)
-_STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 15 + ("rearranged",))
+_STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 22 + ("rearranged", "unset"))
 _WITH_FAINT = frozenset({"linear", "scale", "convolution", "mixed", "empty"})
 """The kinds of layers that are drawn with tiny numbers.
 
@@ -147,6 +148,8 @@ _MANY = 4
 """Ranks that a rule must ask for to get larger worlds, too."""
 _LARGER = (0,) * 86 + (5, 6, 8, 7) * 3 + (16, 9)
 """Larger worlds in place of the drawn size: one in eight has 5 to 8 ranks, one in fifty more."""
+_ADDITIONS = st.sampled_from(("",) * (4 * len(CROSSED)) + CROSSED)
+"""A capability that one case in five has besides all that is drawn."""
 _OUTSIDE = (0,) * 14 + (1, 2)
 """The numbers of ranks that train nothing."""
 
@@ -208,6 +211,8 @@ def training_cases(
         # Parameters that just fill a bucket expose a slightly smaller capacity, as MB for MiB.
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
     case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
+    addition = draw(_ADDITIONS)
+    case = crossed(case, addition) if addition else case
     # A rule about capacities judges no case without one.
     return scope.fit(replace(case, bucket_cap=case.bucket_cap or cap) if capped else case)
 

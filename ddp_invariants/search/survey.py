@@ -4,12 +4,14 @@ By chance, most of three hundred cases would be plain, and a situation that one 
 six cases would be met once or never. A survey therefore draws in blocks. Half of the cases come
 from the rules that have drawn least, and half contain what was met least. Each capability, each
 of its varieties and each situation counts, so the plan knows a new situation as soon as it is registered.
+To each case of the second half the plan adds the capabilities that the feature has met least.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple, TypeGuard
 
 from hypothesis import strategies as st
@@ -21,6 +23,7 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.scale import LARGE, grown
 from ddp_invariants.search.search import Asked
 from ddp_invariants.search.strategies import cases_for, unlike
@@ -29,6 +32,8 @@ from ddp_invariants.situations.asking import WAYS
 
 BLOCK = 16
 """Cases of a block from the rules that have drawn least; at least as many others aim at features."""
+_ADDED = 2
+"""Capabilities that are added to a case that aims at a feature."""
 ENOUGH = 20
 """Cases that contain a feature, after which the survey no longer aims at it."""
 
@@ -69,6 +74,7 @@ class Plan:
     Attributes:
         met: The number of cases so far that have each feature.
         drawn: The number of cases so far that each rule has drawn.
+        pairs: The number of cases so far that have each pair of features, by their sorted names.
     """
 
     def __init__(self, rules: Iterable[str], scope: Scope) -> None:
@@ -80,16 +86,19 @@ class Plan:
             _ways(claimed, scope) if of_samplers else _features(claimed, self.rules, scope)
         )
         self.met, self.drawn = Counter[str](), Counter[str]()
+        self.pairs = Counter[tuple[str, str]]()
+        self._all = tuple(self.features)
         self._sources: dict[str, dict[str, None]] = {}
         self._blocks = 0
 
     def add(self, asked: Asked) -> None:
         """Count a case."""
         self.drawn[asked.rule] += 1
-        for feature in self.features:
-            if _has(feature, asked.case):
-                self.met[feature.name] += 1
-                self._sources.setdefault(feature.name, {})[asked.rule] = None
+        present = [feature.name for feature in self._all if _has(feature, asked.case)]
+        for name in present:
+            self.met[name] += 1
+            self._sources.setdefault(name, {})[asked.rule] = None
+        self.pairs.update(combinations(sorted(present), 2))
 
     def blocks(self, left: Callable[[], int]) -> Iterator[Block]:
         """Yield the next cases as long as some are left.
@@ -140,7 +149,30 @@ class Plan:
             asked = self._large(feature)
         else:
             asked = self._asked(rules, partial(_has, feature))
-        return Block(self._name(feature.name), asked, cases)
+        return Block(self._name(feature.name), self._crossed(asked, feature.name), cases)
+
+    def _crossed(self, asked: SearchStrategy[Asked], feature: str) -> SearchStrategy[Asked]:
+        """Return a strategy for cases that also have what a feature has met least."""
+        names = [feature]
+        for _ in range(_ADDED):
+            offered = [name for name in CROSSED if self.scope.has(name) and name not in names]
+            if offered:
+                names.append(min(offered, key=partial(self._times_met, tuple(names))))
+
+        def with_additions(drawn: Asked) -> Asked:
+            case = drawn.case
+            if not isinstance(case, TrainingCase):
+                return drawn
+            for name in names[1:]:
+                case = crossed(case, name)
+            return drawn._replace(case=self.scope.fit(case))
+
+        return asked.map(with_additions)
+
+    def _times_met(self, names: tuple[str, ...], other: str) -> tuple[int, int]:
+        """Return how often a capability was met together with some features, and at all."""
+        together = sum(self.pairs[min(name, other), max(name, other)] for name in names)
+        return together, self.met[other]
 
     def _asked(self, rules: Iterable[str], wanted: Callable[[Case], bool]) -> SearchStrategy[Asked]:
         """Return a strategy for some rules' cases that are as wanted."""

@@ -1,0 +1,113 @@
+"""Crossed cases: a drawn case that also contains what the probe of another capability contains.
+
+Many faults show only where two things meet: an infinite gradient in float16, or a layer that the
+last micro-step leaves unused. By chance two rare features hardly ever meet in one case.
+"""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import DTYPES
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Optimizer
+from ddp_invariants.cases.situation import Situation
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.capability import BASE, FOUR
+
+_KEPT = ("model", "situations", "optimizer", "steps", "accumulation", "values", "data", "seed")
+"""Fields that are not simply taken from the probe."""
+_MOST_LAYERS = 12
+_GENTLE_RATE, _SMALL_RATE = -9, -12
+"""Binary logarithms of learning rates at which crossed models do not diverge in a few steps."""
+
+CROSSED = tuple(
+    name for name, capability in TRAINING.items() if capability.probe.model.layers[:4] == FOUR
+)
+"""The capabilities that can be added to a case."""
+
+
+def crossed(case: TrainingCase, name: str) -> TrainingCase:
+    """Return a drawn case with a capability, unchanged if it cannot have the capability.
+
+    Args:
+        case: The case.
+        name: One of `CROSSED`.
+    """
+    capability = TRAINING[name]
+    if capability.present(case) or case.rounds > 1 or case.kills:
+        return case
+    try:
+        joint = _with(case, capability.probe)
+    except CaseError:
+        return case
+    return joint if capability.present(joint) else case
+
+
+def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:
+    """Return a case with what a probe adds to the simplest case.
+
+    Raises:
+        CaseError: The case cannot have it.
+    """
+    layers = (*case.model.layers, *probe.model.layers[len(FOUR) :])
+    if len(layers) > _MOST_LAYERS:
+        raise CaseError("the model would have too many layers")
+    changes = {
+        field.name: getattr(probe, field.name)
+        for field in fields(TrainingCase)
+        if field.name not in _KEPT and getattr(probe, field.name) != getattr(BASE, field.name)
+    }
+    narrow = any(DTYPES[layer.dtype].largest < DTYPES["float32"].largest for layer in layers)
+    return replace(
+        case,
+        model=_extended(case.model, probe.model.layers[len(FOUR) :]),
+        situations=_situations(case, probe),
+        optimizer=_optimizer(case.optimizer, probe.optimizer),
+        steps=max(case.steps, probe.steps),
+        accumulation=max(case.accumulation, probe.accumulation),
+        values="real" if case.values == "faint" else case.values,
+        log2_scale=min(case.log2_scale, 0) if narrow else case.log2_scale,
+        data=replace(case.data, samples=max(case.data.samples, changes.get("world_size", 1))),
+        **changes,
+    )
+
+
+def _extended(model: Model, more: tuple[Layer, ...]) -> Model:
+    """Return a model with more layers behind it, which get inputs of four numbers."""
+    if not more:
+        return model
+    dtype = model.layers[0].dtype
+    widened = () if model.widths()[-1] == BASE.model.inputs else (Layer("linear", 4, dtype=dtype),)
+    return Model(model.inputs, (*model.layers, *widened, *more))
+
+
+def _optimizer(own: Optimizer, probed: Optimizer) -> Optimizer:
+    """Return an optimizer with the options of a probe, at a small rate."""
+    plain = Optimizer()
+    changes: dict[str, Any] = {
+        field.name: getattr(probed, field.name)
+        for field in fields(Optimizer)
+        if field.name != "log2_lr" and getattr(probed, field.name) != getattr(plain, field.name)
+    }
+    if changes.get("kind", own.kind) != own.kind:
+        return replace(probed, log2_lr=min(own.log2_lr, _SMALL_RATE))
+    if changes.get("momentum") and own.momentum:
+        del changes["momentum"]
+    if own.kind != "sgd":
+        changes = {name: changes[name] for name in changes if name in ("weight_decay", "kernels")}
+    return replace(own, log2_lr=min(own.log2_lr, _GENTLE_RATE), **changes)
+
+
+def _situations(case: TrainingCase, probe: TrainingCase) -> tuple[Situation, ...]:
+    """Return the situations of both, those of one kind as one.
+
+    Raises:
+        CaseError: Two of one kind exclude each other.
+    """
+    situations = {situation.kind: situation for situation in case.situations}
+    for situation in probe.situations:
+        other = situations.get(situation.kind)
+        situations[situation.kind] = situation if other is None else other.joined(situation)
+    return tuple(situations.values())
