@@ -39,7 +39,7 @@ __all__ = [
 
 ZeroGrad = Literal["set_to_none", "zero", "never", "mixed"]
 Values = Literal["integer", "real", "faint"]
-Init = Literal["distinct", "equal", "rearranged"]
+Init = Literal["distinct", "equal", "rearranged", "unset"]
 Loss = Literal["tagged", "mse"]
 
 LARGEST_WORLD_SIZE = 64
@@ -64,7 +64,8 @@ class TrainingCase(Situated, Strict):
             that does whole training steps by itself.
         bucket_cap: Bucket capacity in bytes; None leaves the implementation's default.
         init: `distinct` if the ranks start from different parameters, `equal` if from equal ones,
-            `rearranged` if from the same numbers in another order on each rank.
+            `rearranged` if from the same numbers in another order on each rank; `unset` if all
+            ranks but the first hold NaN, as memory that nobody has set.
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
             fractions; `faint` also draws zeros of both signs, subnormal and other tiny numbers.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).

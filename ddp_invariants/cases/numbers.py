@@ -73,13 +73,16 @@ def parameters(case: TrainingCase, rank: int, count: int) -> FloatArray:
     With `init="distinct"` wrapping must make them equal. Integers then differ in every element
     between any four neighbouring ranks. If they were drawn independently, a single element would
     often be equal by chance and prove nothing. With `init="rearranged"` the ranks have the same
-    numbers in other places: sums and norms do not tell such starts apart.
+    numbers in other places: sums and norms do not tell such starts apart. With `init="unset"` all
+    ranks but the first hold NaN.
 
     Returns:
         Shape (P,), float64.
     """
     if case.init == "equal":
         return numbers(case, "parameters/0", count)
+    if case.init == "unset" and rank:
+        return np.full(count, np.nan)
     if case.init == "rearranged":
         return np.roll(numbers(case, "parameters/0", count), rank)
     if case.values != "integer":

@@ -100,7 +100,7 @@ def _with_defaults(case: TrainingCase) -> Iterator[TrainingCase]:
         if getattr(case, name) != defaults[name]:
             yield from _tried(case, **{name: defaults[name]})
     # An implementation that relies on equal seeds cannot do without equal starts.
-    if case.init == "rearranged":
+    if case.init in ("rearranged", "unset"):
         yield from _tried(case, init="distinct")
 
 

@@ -13,6 +13,7 @@ from ddp_invariants.situations.module_use import (
     HOOKS,
     MODES,
     NAMES,
+    PART_MODE,
     WRAPPER_COPIES,
     ModuleUse,
     Use,
@@ -44,7 +45,8 @@ def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "MOD-2",
     "The wrapper lists parameters, buffers and state by the module's names, up to one prefix, and "
-    "its train(), eval() and apply() reach the module and all its children.",
+    "its train(), eval() and apply() reach the module and all its children. Training changes the "
+    "mode of none of them.",
     needs=(NAMES, MODES),
     source=_SOURCE,
     applies="capability",
@@ -59,7 +61,7 @@ def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
 )
 def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the wrapper's lists and switches with those of the unwrapped twin."""
-    uses: dict[Use, str] = {"names": NAMES, "modes": MODES}
+    uses: dict[Use, str] = {"names": NAMES, "modes": MODES, "part mode": PART_MODE}
     return _used_alike(view, tally, "MOD-2", uses, "the wrapper does not act as the module")
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants.compare import apart, outside, parted
 from ddp_invariants.invariants.diagnosis import updates
@@ -19,6 +20,12 @@ from ddp_invariants.invariants.scaling import (
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.between_passes import (
+    CLEARED,
+    CONDITIONS,
+    EVALUATED_BETWEEN,
+    BetweenPasses,
+)
 from ddp_invariants.situations.evaluation_mode import EVALUATED, EvaluationMode
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
@@ -135,6 +142,15 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
     return None
 
 
+def _between_passes(case: TrainingCase) -> dict[str, bool]:
+    """Return the conditions of what happens between a forward and its backward."""
+    found = case.get(BetweenPasses)
+    return {
+        condition: found is not None and found.action == action
+        for action, condition in CONDITIONS.items()
+    }
+
+
 @training.rule(
     "PARAM-3",
     "Every step moves the parameters as single-process training on the global batch does.",
@@ -150,6 +166,8 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         "a scheduled learning rate",
         EVALUATED,
         GROUPED,
+        CLEARED,
+        EVALUATED_BETWEEN,
     ),
     source=_SOURCE,
     draws=Draws(
@@ -158,6 +176,7 @@ def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | Non
         clipped=True,
         scheduled=True,
         evaluated=True,
+        between_passes=True,
         grouped=True,
         scaled=8,
         autocast=8,
@@ -181,6 +200,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "a scheduled learning rate": view.case.get(RateSchedule) is not None,
         EVALUATED: view.case.get(EvaluationMode) is not None,
         GROUPED: view.case.get(GroupOptions) is not None,
+        **_between_passes(view.case),
         TWO_RANKS: view.case.world_size > 1,
     }
     for step in view.steps("updated"):

@@ -13,6 +13,7 @@ from ddp_invariants.cases.plain import from_plain
 from ddp_invariants.cases.situation import Situation, register
 from ddp_invariants.situations import asking  # noqa: F401 - it makes the ways to ask known
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.between_passes import BetweenPasses
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.clipping import Clipping
@@ -57,6 +58,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Autocast,
     RateSchedule,
     EvaluationMode,
+    BetweenPasses,
     CallShape,
     ModuleUse,
     GroupOptions,

@@ -29,6 +29,8 @@ OutputForm = Literal[
     "dataclass",
     "mixed",
     "twice",
+    "deep",
+    "loss",
 ]
 Form = InputForm | OutputForm
 
@@ -46,9 +48,10 @@ class CallShape(Situation):
             are no tensors; `tuple`, `list` and `dict` are containers; `trained` multiplies the
             inputs by a parameter outside the wrapper; `option` names a number, without which the
             module returns another result.
-        outputs: The form of each micro-step's outputs, likewise. All but `plain` and `halves`
+        outputs: The form of each micro-step's outputs, likewise. All but `plain`, `halves` and `loss`
             hold a second tensor that does not enter the loss; `mixed` also holds None, a string and
-            a number; `twice` holds the tensor of the loss twice.
+            a number; `twice` holds the tensor of the loss twice; `deep` holds it two levels below
+            the other one; `loss` is the loss itself, which the module computes.
     """
 
     beyond_scripts: ClassVar[str] = "forwards get inputs or return outputs in several forms"
@@ -83,6 +86,13 @@ class CallShape(Situation):
             "call_shape.inputs",
             self.inputs,
             "no 'trained' if a forward fails, or if an embedding takes the inputs",
+        )
+        require(
+            "loss" not in self.outputs
+            or (not case.penalty and case.injected_failure is None and not case.autocast),
+            "call_shape.outputs",
+            self.outputs,
+            "no 'loss' if the program needs the outputs themselves, or if a forward fails",
         )
 
     @property
@@ -155,12 +165,22 @@ class CallShape(Situation):
             draft.steps = max(draft.steps, len(inputs), len(outputs))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case with the forms; without `trained` if it cannot happen."""
-        try:
-            return case.with_situation(self)
-        except CaseError:
-            kept = self.without_forms(frozenset({"trained"}))
-            return case if kept is None else case.with_situation(kept)
+        """Return a drawn case with the forms that can happen in it."""
+        fewer: tuple[frozenset[Form], ...] = (
+            frozenset(),
+            frozenset({"trained"}),
+            frozenset({"loss"}),
+            frozenset({"trained", "loss"}),
+        )
+        for forms in fewer:
+            kept = self.without_forms(forms)
+            if kept is None:
+                continue
+            try:
+                return case.with_situation(kept)
+            except CaseError:
+                continue
+        return case
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
@@ -213,7 +233,7 @@ _CAPABILITIES: dict[
     ),
     "nested_outputs": (
         (),
-        ("tuple", "list", "dict", "nested", "halves", "twice"),
+        ("tuple", "list", "dict", "nested", "halves", "twice", "deep"),
         (),
         "a forward that returns tuples, lists or dicts, of which some tensors enter no loss",
     ),
@@ -222,6 +242,12 @@ _CAPABILITIES: dict[
         ("namedtuple", "dataclass"),
         (),
         "a forward that returns a namedtuple or a dataclass",
+    ),
+    "loss_outputs": (
+        (),
+        ("loss",),
+        (),
+        "a forward that returns its loss alone",
     ),
     "mixed_outputs": (
         (),

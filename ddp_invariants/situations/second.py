@@ -16,9 +16,11 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
-Second = Literal["unused", "in turn", "inside", "crossed", "joint", "before", "again", "kept"]
+Second = Literal[
+    "unused", "in turn", "inside", "crossed", "joint", "paused", "before", "again", "kept"
+]
 
-BESIDE: tuple[Second, ...] = ("in turn", "inside", "crossed", "joint")
+BESIDE: tuple[Second, ...] = ("in turn", "inside", "crossed", "joint", "paused")
 """The uses of a second wrapper whose model is trained in the same steps."""
 SAME: tuple[Second, ...] = ("again", "kept")
 """The uses in which both wrappers have the same module, one after the other."""
@@ -32,7 +34,9 @@ class SecondWrapper(Situation):
         use: `unused`: another model is wrapped as well, and never called. `in turn`: another
             model makes a step before each step. `inside`: another model makes its step between a
             forward and its backward. `crossed`: both forwards come before both backwards, which
-            come in the same order. `joint`: one backward of the sum of both losses. `before`:
+            come in the same order. `joint`: one backward of the sum of both losses. `paused`: another model makes a step
+            before each step, and the whole step runs inside the `no_sync` of that model's wrapper,
+            as that of a discriminator whose gradients nobody needs. `before`:
             another model was trained before, and its wrapper is deleted. `again`: the same model
             was wrapped and trained for a step, and has its first values again; that wrapper is
             deleted. `kept`: the same, and that wrapper still exists.
@@ -130,6 +134,7 @@ _USES: tuple[Second, ...] = (
     "inside",
     "crossed",
     "joint",
+    "paused",
     "again",
     "kept",
     "unused",

@@ -131,6 +131,10 @@ class UnusedLayers(Situation):
                 varieties={
                     "on a rank, later": lambda case: _later(case, on_one_rank=True),
                     "on all ranks, later": lambda case: _later(case, on_one_rank=False),
+                    "in the last micro-step": lambda case: any(
+                        unused.rank is None and unused.micro_step == case.accumulation - 1
+                        for unused in case.unused
+                    ),
                 },
             ),
             "unreached": Capability(

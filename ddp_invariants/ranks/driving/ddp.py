@@ -289,12 +289,14 @@ class Driver:
         if self.declared.zero or self.declared.optimizer == "own":
             # Each rank has a part of the optimizer's state, and the optimizer, too, would have to
             # join.
-            lacks += ["resized", "join"]
-        if self.declared.zero or self.declared.gradients != "all" or "gradients" in self.methods:
+            lacks += ["join"]
+            lacks += [] if "resized" in self.declared.supports else ["resized"]
+        if self.declared.gradients != "all" or "gradients" in self.methods:
             # The gradients to scale are not in `.grad`, or not all of them are.
             lacks += ["clipping", "scaler"]
         if (
-            self.declared.optimizer == "own"
+            self.declared.zero
+            or self.declared.optimizer == "own"
             or self.declared.main
             or {"backward", "step"} & self.methods
             or "nonfinite" in self.declared.unsupported

@@ -18,6 +18,7 @@ from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
 
 if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.program import Batch
     from ddp_invariants.ranks.training.stepper import Stepper
     from ddp_invariants.ranks.training.trained import Trained
 
@@ -86,6 +87,9 @@ class Effect:
     def around_forward(self) -> AbstractContextManager[object]:
         """Return the context in which every forward runs."""
         return nullcontext()
+
+    def before_loss(self, batch: "Batch") -> None:
+        """Learn the batch of the next forward, of which the loss is computed."""
 
     def through(self, module: Callable[..., Any]) -> Callable[[Tensor], Any]:
         """Return the function of a batch's inputs by which the program calls a module."""

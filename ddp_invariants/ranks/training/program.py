@@ -49,14 +49,21 @@ class Program:
                 module = effect.through(module)
             return module(inputs)
 
+    def losses(self, module: Callable[[Tensor], Any], batch: Batch) -> tuple[Tensor, Tensor]:
+        """Run a forward, and return its loss and the tensor its backward starts from."""
+        for effect in self.effects:
+            effect.before_loss(batch)
+        return self.loss(self.forward(module, batch[0]), batch)
+
     def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return a micro-step's loss, and the tensor its backward starts from.
 
-        Backward starts from the loss divided by the micro-steps of a step.
+        Backward starts from the loss divided by the micro-steps of a step. A module may return its
+        loss, a 0-d tensor.
         """
         inputs, targets, tags = batch
         case = self.setup.case
-        loss = loss_of(case.loss, outputs, targets, tags)
+        loss = loss_of(case.loss, outputs, targets, tags) if outputs.dim() else outputs
         for effect in self.effects:
             loss = effect.on_loss(loss, outputs, inputs)
         share = loss / case.accumulation if case.accumulation > 1 else loss

@@ -4,7 +4,7 @@ The forms are those of `situations.call_shape`. They wrap the same arithmetic.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple
 
@@ -49,11 +49,13 @@ class ShapedReplica(Replica):
     Attributes:
         form: The form of the outputs.
         gain: The factor of the outputs in a call that names none.
+        criterion: The loss of outputs, for the form `loss`; None where the batch has no targets.
         calls: For each forward, the received arguments and the returned result in words.
     """
 
     form: OutputForm = "plain"
     gain: float = 1.0
+    criterion: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, model: Model, values_P: FloatArray, device: torch.device = CPU) -> None:
         super().__init__(model, values_P, device)
@@ -64,7 +66,12 @@ class ShapedReplica(Replica):
         received = described_call(args, kwargs)
         outputs = super().forward(inputs_in(args, kwargs))
         gain = kwargs.get("gain", self.gain)
-        result = packed(self.form, outputs if gain == 1 else outputs * gain)
+        outputs = outputs if gain == 1 else outputs * gain
+        result = (
+            self.criterion(outputs)
+            if self.form == "loss" and self.criterion is not None
+            else packed(self.form, outputs)
+        )
         self.calls.append((received, described(result)))
         return result
 
@@ -99,7 +106,7 @@ def inputs_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
 
 def packed(form: OutputForm, outputs: Tensor) -> Any:
     """Return outputs in a form, most with a second tensor that enters no loss."""
-    if form == "plain":
+    if form in ("plain", "loss"):
         return outputs
     half, hidden = (len(outputs) + 1) // 2, outputs * 2
     return {
@@ -111,6 +118,7 @@ def packed(form: OutputForm, outputs: Tensor) -> Any:
         "halves": (outputs[:half], outputs[half:]),
         "namedtuple": Pair(hidden, outputs),
         "dataclass": Result(outputs, hidden),
+        "deep": {"hidden": hidden, "more": {"logits": outputs}},
         "mixed": (None, "mean", outputs, 3, hidden.detach(), True),
     }[form]
 
@@ -126,7 +134,7 @@ def outputs_in(form: OutputForm, result: Any) -> Tensor:
         raise TypeError(f"the forward returned no tensor, but a {type(result).__name__}")
     if form == "halves":
         return torch.cat(tensors)
-    at = 1 if form in ("list", "dict", "nested", "namedtuple") else 0
+    at = 1 if form in ("list", "dict", "nested", "namedtuple", "deep") else 0
     return tensors[min(at, len(tensors) - 1)]
 
 

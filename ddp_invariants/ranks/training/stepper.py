@@ -142,7 +142,7 @@ class Stepper:
         """
         for effect in self.effects:
             effect.before_forward()
-        losses = self.program.loss(self.program.forward(self.trained.forward, batch[0]), batch)
+        losses = self.program.losses(self.trained.forward, batch)
         self._note_forward(*micro_steps)
         return losses
 

@@ -1,13 +1,15 @@
 """Inputs and outputs of forwards in several forms (`situations.call_shape`)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect, effect
-from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.model import Replica, loss_of
+from ddp_invariants.ranks.training.program import Batch
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
 from ddp_invariants.ranks.training.shaped import (
@@ -62,6 +64,15 @@ class CallShape(Effect):
         of_inputs, replica.form = self.shape.forms(self.number)
         replica.gain = 2.0 if of_inputs == "option" else 1.0
 
+    def before_loss(self, batch: Batch) -> None:
+        """Give both modules the loss of the batch, for a forward that returns it."""
+        if "loss" not in self.shape.outputs:
+            return
+        _, targets, tags = batch
+        for replica in (self.replica, self.twin):
+            assert isinstance(replica, ShapedReplica)
+            replica.criterion = partial(loss_of, self.case.loss, targets=targets, tags=tags)
+
     def through(self, module: Callable[..., Any]) -> Callable[[Tensor], Any]:
         """Return a function that calls a module in the form of the micro-step.
 
@@ -76,6 +87,7 @@ class CallShape(Effect):
             args, kwargs = arguments_for(form, inputs)
             replica.calls.clear()
             result = module(*args, **kwargs)
+            replica.criterion = None  # A forward of another batch returns its outputs.
             if replica is not module:
                 made = replica.calls[-1] if replica.calls else ("", "")
                 row = [described_call(args, kwargs), *made, described(result)]

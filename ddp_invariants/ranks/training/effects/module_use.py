@@ -51,6 +51,11 @@ class ModuleUse(Effect):
             self._note("names", 0, _names(trained.wrapped, twin), _names(twin, twin))
         if "modes" in self.uses:
             self._note("modes", 0, _modes(trained.wrapped, trained.replica), _modes(twin, twin))
+        if "part mode" in self.uses:
+            number = module_use.ModuleUse.switched(self.case)
+            assert number is not None
+            for replica in (trained.replica, twin):
+                replica.layers[number].eval()
         if "groups" in self.uses:
             _split(trained.optimizer)
 
@@ -76,6 +81,9 @@ class ModuleUse(Effect):
         if "hooks" in self.uses and self.stepper.twin.followed:
             step = self.stepper.position.step
             self._note("hooks", step, self.events["wrapped"], self.events["twin"])
+        if "part mode" in self.uses:
+            modules = (self.stepper.trained.replica, self.stepper.twin.module)
+            self._note("part mode", self.stepper.position.step, *map(_in_modes, modules))
 
     def end(self, record: Record) -> None:
         """Hand over the notes."""
@@ -160,6 +168,14 @@ def _modes(wrapped: Any, module: nn.Module) -> list[str]:
         for name, m in module.named_modules()
     ]
     return rows
+
+
+def _in_modes(module: nn.Module) -> list[str]:
+    """Return the mode of a module and of each of its children."""
+    return [
+        f"{name or 'the module'} is in {'training' if each.training else 'evaluation'}"
+        for name, each in module.named_modules()
+    ]
 
 
 def _split(optimizer: Any) -> None:

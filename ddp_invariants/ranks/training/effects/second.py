@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class SecondWrapper(Effect):
         self._other: Stepper | None = None
         self._first: Trained | None = None
         self._noted: Record | None = None
-        self._step = 0
+        self._step, self._paused = 0, ExitStack()
 
     def before_wrapping(self, stepper: "Stepper") -> None:
         """Train another model to its end, or the same one for a step."""
@@ -55,13 +56,21 @@ class SecondWrapper(Effect):
     def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """Make the other model's step first, where the two take turns."""
         self._step = stepper.position.step
-        if self._use == "in turn" and self._other is not None:
+        if self._use in ("in turn", "paused") and self._other is not None:
             self._other.take_step(self._step)
+        if self._use == "paused" and self._other is not None:
+            other = self._other.trained
+            self._paused.enter_context(other.drive.accumulate(other.wrapped))
+
+    def after_update(self, record: Record) -> None:
+        """Let the other model's wrapper communicate again."""
+        del record
+        self._paused.close()
 
     def run_backward(self, backward: Backward, share: Tensor) -> None:
         """Make the other model's step before or around this backward."""
         second_stepper = self._other
-        if second_stepper is None or self._use in ("unused", "in turn"):
+        if second_stepper is None or self._use in ("unused", "in turn", "paused"):
             backward(share)
         elif self._use == "inside":
             second_stepper.take_step(self._step)
@@ -76,6 +85,7 @@ class SecondWrapper(Effect):
 
     def end(self, record: Record) -> None:
         """Note the evidence of the other model behind that of the case's own."""
+        self._paused.close()
         if self._noted is None:
             return
         header, start = self._noted.header(), len(record.blob)

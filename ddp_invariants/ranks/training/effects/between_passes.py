@@ -1,0 +1,51 @@
+"""Actions between a forward and its backward (`situations.between_passes`)."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.situations import between_passes
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@effect(lambda case: case.get(between_passes.BetweenPasses) is not None)
+class BetweenPasses(Effect):
+    """The action before the first backward of each step."""
+
+    stepper: "Stepper | None" = None
+    waits: bool = False
+    indices: Any = None
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Keep the run, whose wrapper other situations may replace."""
+        self.stepper = stepper
+
+    def before_batch(self, stepper: "Stepper", indices: Any) -> None:
+        """Wait for the first backward of a step."""
+        del stepper
+        self.waits, self.indices = True, indices
+
+    def run_backward(self, backward: Callable[[Tensor], None], share: Tensor) -> None:
+        """Act, then run the backward."""
+        if self.waits and self.stepper is not None:
+            self.waits = False
+            self._act(self.stepper)
+        backward(share)
+
+    def _act(self, stepper: "Stepper") -> None:
+        plan = self.case.get(between_passes.BetweenPasses)
+        assert plan is not None
+        trained, step = stepper.trained, stepper.position.step
+        if plan.action == "clear":
+            trained.clear_gradients(self.case.zero_grad, step)
+            return
+        module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
+        with torch.no_grad():
+            module.eval()
+            stepper.program.forward(trained.forward, stepper.program.batch(self.indices, step)[0])
+            module.train()
