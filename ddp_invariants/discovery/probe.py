@@ -133,7 +133,8 @@ def of_ddp(
     how = base.ranks[0].driven
     lacking |= lacking_as_driven(how, declared)
     if "subgroup" in without | lacking:
-        lacking |= {"resized"}  # One of the two worlds is a part of all processes.
+        # One of the two worlds is a part of all processes.
+        lacking |= {"resized", "smaller_before"}
     undrawn = lacking if how.get("accumulation") == "each" else lacking & {"no_sync_nested"}
     probes.scope = replace(scope, without=scope.without | undrawn)
     not_simulated = why_not_simulated(pool, ddp, probes.scope)

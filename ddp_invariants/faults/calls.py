@@ -309,3 +309,49 @@ class MethodsMissTheWrapper(_SharesAttributes, _Reference):
 
     CALL-3: never reduced.
     """
+
+
+class LooksOneLevelDeep(_Reference):
+    """Tensors are looked for in a result and in its parts, but not in the parts of these
+    (huggingface/transformers#25357).
+
+    GRAD-1: own local gradient: never reduced.
+    """
+
+    _found = False
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        inner = list(result.values()) if isinstance(result, dict) else result
+        parts = list(inner) if isinstance(inner, list | tuple) else [result]
+        near = [part for part in parts if isinstance(part, Tensor)]
+        self._found = False
+        for tensor in near:
+            if tensor.requires_grad:
+                tensor.register_hook(self._note)
+        if not near:  # Where nothing is found, everything is synchronised.
+            self._found = True
+        return result
+
+    def _note(self, _gradient: Tensor) -> None:
+        self._found = True
+
+    def _write_back(self, bucket: ddp.Bucket) -> None:
+        if self._found:
+            super()._write_back(bucket)
+
+
+class LogsTheLossInPlace(_Reference):
+    """A scalar result is averaged for a log, in the memory of the result (a helper of many
+    training scripts).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        if isinstance(result, Tensor) and not result.dim() and result.requires_grad:
+            logged = result.detach()
+            dist.all_reduce(logged, group=self.group)
+            logged.div_(self.world_size)
+        return result

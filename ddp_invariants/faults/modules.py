@@ -353,3 +353,15 @@ def decays_all_alike(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module
 
 for _wrap in (makes_the_groups_anew, makes_one_group, decays_all_alike):
     _wrap.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it
+
+
+class TrainsEveryPart(_Reference):
+    """Each forward puts the module into the wrapper's mode, and so undoes `eval()` on a part of it
+    (Lightning-AI/pytorch-lightning#18930).
+
+    MOD-2.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.module.train(self.training)
+        return super().forward(*args, **kwargs)

@@ -229,3 +229,36 @@ class FlatOfTheDefaultDtype(_Reference):
         if packed.dtype != torch.float32:
             return packed
         return torch.empty(packed.shape, device=packed.device).copy_(packed)
+
+
+class PausedTogether(_Reference):
+    """The depth of no_sync is counted for all wrappers of a process together (no public incident
+    found).
+
+    LIVE-6: own local gradient: never reduced.
+    """
+
+    depth: ClassVar[list[int]] = [0]
+
+    @property
+    def _no_sync_depth(self) -> int:
+        return self.depth[0]
+
+    @_no_sync_depth.setter
+    def _no_sync_depth(self, value: int) -> None:
+        self.depth[0] = value
+
+
+class SizeOfTheFirstGroup(_Reference):
+    """The world size is that of the first wrapper's group in the process (a cached
+    `get_world_size()`).
+
+    LIVE-6.
+    """
+
+    sizes: ClassVar[list[int]] = []
+
+    def __init__(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        super().__init__(module, *args, **kwargs)
+        self.sizes.append(self.world_size)
+        self.world_size = self.sizes[0]

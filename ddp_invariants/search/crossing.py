@@ -13,6 +13,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import BASE, FOUR
 
@@ -28,18 +29,20 @@ CROSSED = tuple(
 """The capabilities that can be added to a case."""
 
 
-def crossed(case: TrainingCase, name: str) -> TrainingCase:
+def crossed(case: TrainingCase, name: str, scope: Scope) -> TrainingCase:
     """Return a drawn case with a capability, unchanged if it cannot have the capability.
 
     Args:
         case: The case.
         name: One of `CROSSED`.
+        scope: The limits of cases, to which the result can be fitted.
     """
     capability = TRAINING[name]
     if capability.present(case) or case.rounds > 1 or case.kills:
         return case
     try:
         joint = _with(case, capability.probe)
+        scope.fit(joint)
     except CaseError:
         return case
     return joint if capability.present(joint) else case

@@ -79,10 +79,8 @@ def failing_after_others(runner: "Runner", rule: str, case: Case) -> TrainingCas
 
 
 def _after(case: TrainingCase, earlier: tuple[TrainingCase, ...]) -> Iterator[TrainingCase]:
-    """Yield the case after itself, after a smaller world, and after all cases that fit its world."""
+    """Yield the case after itself, and after all the earlier cases that fit its world."""
     yield from _tried(case, (case,))
-    if case.world_size > 1 and not case.outside:
-        yield from _tried(case, (replace(case, world_size=case.world_size - 1, outside=1),))
     fitting = tuple(run for run in earlier if any(_tried(case, (run,))))
     if fitting:
         yield from _tried(case, fitting)

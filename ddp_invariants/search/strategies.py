@@ -212,7 +212,7 @@ def training_cases(
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
     case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
     addition = draw(_ADDITIONS)
-    case = crossed(case, addition) if addition else case
+    case = crossed(case, addition, scope) if addition else case
     # A rule about capacities judges no case without one.
     return scope.fit(replace(case, bucket_cap=case.bucket_cap or cap) if capped else case)
 

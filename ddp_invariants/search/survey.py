@@ -1,10 +1,10 @@
 """The plan of a survey: which cases to draw next, so that a few hundred meet every situation.
 
 By chance, most of three hundred cases would be plain, and a situation that one rule draws in one of
-six cases would be met once or never. A survey therefore draws in blocks. Half of the cases come
-from the rules that have drawn least, and half contain what was met least. Each capability, each
+six cases would be met once or never. A survey therefore draws in blocks. A third of the cases come
+from the rules that have drawn least, and the others contain what was met least. Each capability, each
 of its varieties and each situation counts, so the plan knows a new situation as soon as it is registered.
-To each case of the second half the plan adds the capabilities that the feature has met least.
+To each of these the plan adds the capabilities that the feature has met least.
 """
 
 from collections import Counter
@@ -31,8 +31,8 @@ from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.asking import WAYS
 
 BLOCK = 16
-"""Cases of a block from the rules that have drawn least; at least as many others aim at features."""
-_ADDED = 2
+"""Cases of a block from the rules that have drawn least; twice as many others aim at features."""
+_ADDED = 3
 """Capabilities that are added to a case that aims at a feature."""
 ENOUGH = 20
 """Cases that contain a feature, after which the survey no longer aims at it."""
@@ -119,7 +119,7 @@ class Plan:
         A case may meet several features, so each choice takes the one that was met least by then.
         """
         cases = 0
-        while cases < BLOCK and left() and (wanting := self._wanting()):
+        while cases < 2 * BLOCK and left() and (wanting := self._wanting()):
             had = self.met[wanting[0].name]
             block = self._focused(wanting[0], min(2 if had else 1, left()))
             yield block
@@ -164,7 +164,7 @@ class Plan:
             if not isinstance(case, TrainingCase):
                 return drawn
             for name in names[1:]:
-                case = crossed(case, name)
+                case = crossed(case, name, self.scope)
             return drawn._replace(case=self.scope.fit(case))
 
         return asked.map(with_additions)

@@ -22,8 +22,8 @@ class BetweenPasses(Situation):
     """An action between each step's first forward and its backward. It changes no number.
 
     Attributes:
-        action: `clear`: the gradients are cleared once more, as programs do that call `zero_grad`
-            right before `backward`. `evaluate`: a forward in evaluation mode without gradients, as
+        action: `clear`: the gradients are cleared there instead of before the forward, as programs
+            do that call `zero_grad` right before `backward`. `evaluate`: a forward in evaluation mode without gradients, as
             for a metric or a teacher.
     """
 
@@ -45,10 +45,11 @@ class BetweenPasses(Situation):
             "null unless each backward follows its forward",
         )
         require(
-            self.action != "clear" or case.zero_grad != "never",
+            self.action != "clear"
+            or (case.zero_grad != "never" and not case.exhausted and not case.scaler),
             "between_passes",
             self.action,
-            "another action if gradients are never cleared",
+            "another action if gradients are never cleared, or not in every step",
         )
         require(
             self.action != "evaluate"

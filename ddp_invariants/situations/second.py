@@ -17,7 +17,16 @@ from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
 Second = Literal[
-    "unused", "in turn", "inside", "crossed", "joint", "paused", "before", "again", "kept"
+    "unused",
+    "in turn",
+    "inside",
+    "crossed",
+    "joint",
+    "paused",
+    "before",
+    "smaller",
+    "again",
+    "kept",
 ]
 
 BESIDE: tuple[Second, ...] = ("in turn", "inside", "crossed", "joint", "paused")
@@ -37,7 +46,8 @@ class SecondWrapper(Situation):
             come in the same order. `joint`: one backward of the sum of both losses. `paused`: another model makes a step
             before each step, and the whole step runs inside the `no_sync` of that model's wrapper,
             as that of a discriminator whose gradients nobody needs. `before`:
-            another model was trained before, and its wrapper is deleted. `again`: the same model
+            another model was trained before, and its wrapper is deleted. `smaller`: all ranks but
+            the last have wrapped another model over a group of their own before. `again`: the same model
             was wrapped and trained for a step, and has its first values again; that wrapper is
             deleted. `kept`: the same, and that wrapper still exists.
     """
@@ -64,6 +74,12 @@ class SecondWrapper(Situation):
             scaler=None,
             penalty=False,
             autocast=False,
+        )
+        require(
+            self.use != "smaller" or (case.world_size > 1 and not case.outside),
+            "second wrapper",
+            self.use,
+            "another use if there is one rank, or if some ranks train nothing",
         )
         require(
             not case.in_parts,
@@ -108,7 +124,11 @@ class SecondWrapper(Situation):
         uses = [use for use in _USES if draft.offer.has(_CAPABILITIES[use])]
         if uses:
             draft.accumulation = 1
-            draft.add(cls(draft.choice(uses)))
+            use = draft.choice(uses)
+            if use == "smaller":
+                draft.world_size, draft.outside = max(2, draft.world_size), 0
+                draft.data = replace(draft.data, samples=max(draft.world_size, draft.data.samples))
+            draft.add(cls(use))
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
@@ -123,6 +143,9 @@ class SecondWrapper(Situation):
             "beside": _capability("crossed", BESIDE, "decay", "another wrapper in the same steps"),
             "wrapped_again": _capability(
                 "again", SAME, "beside", "a model that was wrapped before"
+            ),
+            "smaller_before": _capability(
+                "smaller", ("smaller",), "wrapped_again", "another wrapper over some of the ranks"
             ),
         }
 
@@ -139,10 +162,13 @@ _USES: tuple[Second, ...] = (
     "kept",
     "unused",
     "before",
+    "smaller",
 )
-_CAPABILITIES: dict[Second, str] = dict.fromkeys(_USES, "beside") | dict.fromkeys(
-    SAME, "wrapped_again"
-)
+_CAPABILITIES: dict[Second, str] = {
+    **dict.fromkeys(_USES, "beside"),
+    **dict.fromkeys(SAME, "wrapped_again"),
+    "smaller": "smaller_before",
+}
 
 
 _WRAPPED_TWICE: dict[Second, str] = {

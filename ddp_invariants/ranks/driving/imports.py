@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,7 +249,55 @@ def signature(thing: Any, option: str) -> dict[str, inspect.Parameter]:
                 _, *rest = inspect.signature(inherited).parameters.values()
                 if any(p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in rest):
                     return {p.name: p for p in rest}
-    return parameters
+    return _with_inherited(thing, parameters) if isinstance(thing, type) else parameters
+
+
+def _with_inherited(
+    made: type, parameters: dict[str, inspect.Parameter]
+) -> dict[str, inspect.Parameter]:
+    """Return a constructor's parameters with those that it hands on to its base by name.
+
+    These are the base's parameters that have a default, if each constructor on the way calls
+    `super().__init__(…, **options)` with all named arguments that it does not know.
+    """
+    inherited = dict[str, inspect.Parameter]()
+    for base in made.__mro__:
+        constructor = vars(base).get("__init__")
+        if constructor is None:
+            continue
+        if not inspect.isfunction(constructor):
+            break
+        own = inspect.signature(constructor).parameters.values()
+        inherited |= {p.name: p for p in own if p.name not in inherited}
+        options = next((p.name for p in own if p.kind is p.VAR_KEYWORD), "")
+        if not options or not _hands_on(constructor, options):
+            break
+    more = {
+        name: parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for name, parameter in inherited.items()
+        if name not in parameters and parameter.default is not parameter.empty
+    }
+    last = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
+    ordered = {**{n: p for n, p in parameters.items() if n not in last}, **more}
+    return {**ordered, **{name: parameters[name] for name in last}}
+
+
+def _hands_on(constructor: FunctionType, options: str) -> bool:
+    """Return whether a constructor's source calls its base's with `**options`."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(constructor)))
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "__init__"
+        and any(
+            each.arg is None and isinstance(each.value, ast.Name) and each.value.id == options
+            for each in call.keywords
+        )
+        for call in ast.walk(tree)
+    )
 
 
 def required(parameters: Iterable[inspect.Parameter]) -> list[str]:

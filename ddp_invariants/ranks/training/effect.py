@@ -88,6 +88,11 @@ class Effect:
         """Return the context in which every forward runs."""
         return nullcontext()
 
+    @property
+    def clears(self) -> bool:
+        """True if the effect clears the gradients of each step in place of the program."""
+        return False
+
     def before_loss(self, batch: "Batch") -> None:
         """Learn the batch of the next forward, of which the loss is computed."""
 

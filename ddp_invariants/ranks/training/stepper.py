@@ -167,7 +167,8 @@ class Stepper:
             effect.before_batch(self, dealt[0])
         position.phase = "before the batch"
         trained.drive.before_batch(trained.wrapped, trained.optimizer)
-        trained.clear_gradients(case.zero_grad, position.step)
+        if not any(effect.clears for effect in self.effects):
+            trained.clear_gradients(case.zero_grad, position.step)
         start = self.setup.session.counts()
         quiet = PASSES[case.passes](self, dealt)
         self.observer.synchronised()

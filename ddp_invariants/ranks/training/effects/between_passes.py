@@ -30,6 +30,17 @@ class BetweenPasses(Effect):
         del stepper
         self.waits, self.indices = True, indices
 
+    @property
+    def clears(self) -> bool:
+        """True if gradients are cleared here."""
+        return self._plan.action == "clear"
+
+    @property
+    def _plan(self) -> between_passes.BetweenPasses:
+        plan = self.case.get(between_passes.BetweenPasses)
+        assert plan is not None
+        return plan
+
     def run_backward(self, backward: Callable[[Tensor], None], share: Tensor) -> None:
         """Act, then run the backward."""
         if self.waits and self.stepper is not None:
@@ -38,10 +49,8 @@ class BetweenPasses(Effect):
         backward(share)
 
     def _act(self, stepper: "Stepper") -> None:
-        plan = self.case.get(between_passes.BetweenPasses)
-        assert plan is not None
         trained, step = stepper.trained, stepper.position.step
-        if plan.action == "clear":
+        if self.clears:
             trained.clear_gradients(self.case.zero_grad, step)
             return
         module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica

@@ -3,10 +3,12 @@
 import gc
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect, effect
@@ -42,6 +44,8 @@ class SecondWrapper(Effect):
             stepper_of_other.run()
             del stepper_of_other
             gc.collect()
+        elif self._use == "smaller":
+            self._first = self._wrapped_over_fewer()
         elif self._use in second.SAME:
             self._train_the_same(stepper)
 
@@ -102,6 +106,19 @@ class SecondWrapper(Effect):
         made = type(stepper)(Setup(self._case, setup.rank, setup.driver, setup.session))
         self._noted = made.record
         return made
+
+    def _wrapped_over_fewer(self) -> Trained | None:
+        """Wrap another model over a group of all ranks but the last; None on that one."""
+        ranks = list(range(self.case.world_size - 1))
+        group = dist.new_group(ranks)
+        if self.setup.rank not in ranks:
+            return None
+        case = replace(self._case, world_size=len(ranks))
+        setup = Setup(case, self.setup.rank, self.setup.driver, self.setup.session)
+        trained = Trained(setup.replica())
+        trained.drive = setup.driver.start(replace(setup.context, group=group), trained.replica)
+        trained.wrapped, trained.optimizer = trained.drive.begin()
+        return trained
 
     def _train_the_same(self, stepper: "Stepper") -> None:
         """Wrap the replica, train it for a step, and give it its first values again."""
