@@ -122,7 +122,7 @@ _OPTIMIZERS = st.sampled_from(
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
 _VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 11 + ("faint",)
-_STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 22 + ("rearranged", "unset"))
+_STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 14 + ("rearranged", "unset"))
 _WITH_FAINT = frozenset({"linear", "scale", "convolution", "mixed", "empty"})
 """The kinds of layers that are drawn with tiny numbers.
 

@@ -94,11 +94,13 @@ class Plan:
     def add(self, asked: Asked) -> None:
         """Count a case."""
         self.drawn[asked.rule] += 1
-        present = [feature.name for feature in self._all if _has(feature, asked.case)]
-        for name in present:
-            self.met[name] += 1
-            self._sources.setdefault(name, {})[asked.rule] = None
-        self.pairs.update(combinations(sorted(present), 2))
+        present = [feature for feature in self._all if _has(feature, asked.case)]
+        for feature in present:
+            self.met[feature.name] += 1
+            # A case of another rule may have the feature by an addition.
+            if asked.rule in feature.rules:
+                self._sources.setdefault(feature.name, {})[asked.rule] = None
+        self.pairs.update(combinations(sorted(feature.name for feature in present), 2))
 
     def blocks(self, left: Callable[[], int]) -> Iterator[Block]:
         """Yield the next cases as long as some are left.

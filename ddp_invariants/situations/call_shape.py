@@ -233,7 +233,7 @@ _CAPABILITIES: dict[
     ),
     "nested_outputs": (
         (),
-        ("tuple", "list", "dict", "nested", "halves", "twice", "deep"),
+        ("tuple", "list", "dict", "nested", "halves", "twice"),
         (),
         "a forward that returns tuples, lists or dicts, of which some tensors enter no loss",
     ),
@@ -242,6 +242,12 @@ _CAPABILITIES: dict[
         ("namedtuple", "dataclass"),
         (),
         "a forward that returns a namedtuple or a dataclass",
+    ),
+    "deep_outputs": (
+        (),
+        ("deep",),
+        (),
+        "a forward that returns tensors at two depths of a dict",
     ),
     "loss_outputs": (
         (),
