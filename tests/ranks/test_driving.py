@@ -18,6 +18,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.ranks.driving.imports import resolve, signature
 from ddp_invariants.records.verdict import violation_class
 from ddp_invariants.search.strategies import cases_for
 
@@ -367,3 +368,36 @@ def test_whether_a_state_holds_the_epoch_is_declared(make_trial: TrialMaker) -> 
     trial = make_trial(sampler=Sampler(f"{RESUMABLE}:PlaceAlone", declares={"saves": "epoch"}))
     with pytest.raises(violation_class("SHARD-9"), match="the saved epoch is lost"):
         trial.certify("SHARD-9", cases_for("SHARD-9", trial.scope))
+
+
+def test_arguments_that_a_constructor_hands_on_are_found(tmp_path: Path) -> None:
+    """Named arguments reach the base by `**options`; others may be lost on the way."""
+    path = tmp_path / "handed.py"
+    path.write_text(HANDED)
+    names = {
+        name: [*signature(resolve(f"{path}:{name}", "ddp"), "--ddp")]
+        for name in ("HandsOn", "Keeps")
+    }
+    assert names["HandsOn"] == [
+        "module",
+        "extra",
+        "process_group",
+        "bucket_cap_mb",
+        "broadcast_buffers",
+        "options",
+    ]
+    assert names["Keeps"] == ["module", "options"]
+
+
+HANDED = """
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+class HandsOn(Reference):
+    def __init__(self, module, extra=3, **options):
+        super().__init__(module, **options)
+
+class Keeps(Reference):
+    def __init__(self, module, **options):
+        super().__init__(module)
+        self.options = options
+"""

@@ -1,0 +1,81 @@
+"""Tests of crossed cases: what is added is there, and nothing that was drawn is lost."""
+
+import random
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.search.crossing import CROSSED, crossed
+from ddp_invariants.search.search import weight
+from ddp_invariants.search.strategies import training_cases
+from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.poison import Poisoned
+
+SCOPE = Scope(8)
+
+
+def test_most_capabilities_can_be_added_to_most_cases() -> None:
+    """A crossed case has the capability, all layers and all situations, and fits the scope."""
+    tried, added = 0, 0
+
+    @seed(0)
+    @settings(
+        max_examples=60,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(training_cases(SCOPE))
+    def cross(case: TrainingCase) -> None:
+        nonlocal tried, added
+        for name in random.Random(case.seed).sample(CROSSED, 12):
+            if TRAINING[name].present(case):
+                continue
+            tried += 1
+            joint = crossed(case, name, SCOPE)
+            if joint is case:
+                continue
+            added += 1
+            assert TRAINING[name].present(joint)
+            assert joint.model.layers[: len(case.model.layers)] == case.model.layers
+            kinds = {situation.kind for situation in case.situations}
+            assert kinds <= {situation.kind for situation in joint.situations}
+            SCOPE.fit(joint)
+
+    cross()
+    assert added > tried * 0.6
+
+
+def test_an_infinite_gradient_meets_float16() -> None:
+    """Two rare features are in one case."""
+    case = crossed(crossed(BASE, "float16", SCOPE), "nonfinite", SCOPE)
+    assert any(layer.dtype == "float16" for layer in case.model.layers)
+    assert case.get(Poisoned) is not None
+
+
+def test_a_case_that_cannot_have_more_stays_as_it_is() -> None:
+    """Gradients that are left in place exclude clipping, and a model has a largest size."""
+    kept = crossed(BASE, "never_zeroed", SCOPE)
+    assert crossed(kept, "clipping", SCOPE) is kept
+    long = TrainingCase(Model(4, (Layer("linear", 4),) * 12))
+    assert crossed(long, "scalar", SCOPE) is long
+    assert "few" not in CROSSED
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        (BASE, 1),
+        (TrainingCase(BASE.model, world_size=16), 4),
+        (TrainingCase(BASE.model, world_size=4, steps=40), 2),
+        (TrainingCase(Model(100, (Layer("linear", 1000),))), 10),
+    ],
+)
+def test_a_large_case_counts_as_several(case: TrainingCase, expected: int) -> None:
+    """Ranks, forwards and numbers count, whichever is most."""
+    assert weight(case) == expected
