@@ -1,5 +1,6 @@
 """A wrapper passes on arguments, results and gradients of inputs in every form of a call."""
 
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -7,10 +8,12 @@ import pytest
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.program import BetweenSteps, Data
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.call_shape import CallShape, InputForm, OutputForm
 from ddp_invariants.situations.other_method import OTHER_METHOD, OtherMethod
+from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.second import SecondWrapper
 
 CASE = TrainingCase(
@@ -36,6 +39,8 @@ FAULTS = {
     "HooksWhatOccursOnce": (CallShape(outputs=("twice",)), "GRAD-1"),
     "KnowsExactTypes": (CallShape(outputs=("dataclass",)), "GRAD-1"),
     "WaitsForEveryOutput": (CallShape(outputs=("nested",)), "GRAD-1"),
+    "LooksOneLevelDeep": (CallShape(outputs=("deep",)), "GRAD-1"),
+    "LogsTheLossInPlace": (CallShape(outputs=("loss",)), "LOSS-1"),
     "DetachesInputs": (CallShape(("trained",)), "CALL-2"),
     "ScalesInputGradients": (CallShape(("trained",)), "CALL-2"),
     "ReducesInputGradients": (CallShape(("trained",)), "CALL-2"),
@@ -109,3 +114,20 @@ def test_a_wrapper_without_other_methods_is_not_judged_on_them(
     findings = make_trial(ddp=ddp, scope=Scope()).really(CASE.with_situation(OtherMethod()))
     assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
     assert "does not offer the method" in findings["CALL-3"].unjudged
+
+
+@pytest.mark.parametrize("passes", [(), (PassOrder("joint"),)])
+def test_a_forward_between_steps_returns_no_loss(
+    make_trial: TrialMaker, passes: tuple[PassOrder, ...]
+) -> None:
+    """The module keeps no targets of a training batch for a forward of another batch."""
+    trial = make_trial(scope=Scope())
+    actions = Actions((BetweenSteps("evaluation with gradients", 1), BetweenSteps("inference", 2)))
+    case = replace(
+        CASE,
+        accumulation=2,
+        data=Data(samples=16, batch_size=3),
+        situations=(*passes, CallShape(outputs=("loss", "plain")), actions),
+    )
+    findings = trial.findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}

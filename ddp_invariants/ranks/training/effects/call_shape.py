@@ -39,6 +39,7 @@ class CallShape(Effect):
         self.twin: Replica | None = None
         self.stepper: Stepper | None = None
         self.fronts: dict[str, Tensor] = {}
+        self.criterion: Callable[[Tensor], Tensor] | None = None
 
     def on_replica(self, replica: Replica) -> None:
         """Remember the replica, which may be called before the case's own wrapper is there."""
@@ -65,13 +66,9 @@ class CallShape(Effect):
         replica.gain = 2.0 if of_inputs == "option" else 1.0
 
     def before_loss(self, batch: Batch) -> None:
-        """Give both modules the loss of the batch, for a forward that returns it."""
-        if "loss" not in self.shape.outputs:
-            return
+        """Keep the loss of the batch for the next forward, which may return it."""
         _, targets, tags = batch
-        for replica in (self.replica, self.twin):
-            assert isinstance(replica, ShapedReplica)
-            replica.criterion = partial(loss_of, self.case.loss, targets=targets, tags=tags)
+        self.criterion = partial(loss_of, self.case.loss, targets=targets, tags=tags)
 
     def through(self, module: Callable[..., Any]) -> Callable[[Tensor], Any]:
         """Return a function that calls a module in the form of the micro-step.
@@ -86,8 +83,10 @@ class CallShape(Effect):
                 inputs = inputs * self._front("twin" if replica is self.twin else "wrapped", inputs)
             args, kwargs = arguments_for(form, inputs)
             replica.calls.clear()
+            # A forward whose loss nobody computes returns its outputs.
+            replica.criterion, self.criterion = self.criterion, None
             result = module(*args, **kwargs)
-            replica.criterion = None  # A forward of another batch returns its outputs.
+            replica.criterion = None
             if replica is not module:
                 made = replica.calls[-1] if replica.calls else ("", "")
                 row = [described_call(args, kwargs), *made, described(result)]
