@@ -82,7 +82,7 @@ def _both(first: TrainingCase, second: TrainingCase) -> TrainingCase:
     return replace(
         first,
         model=_extended(first.model, more),
-        situations=_situations(first, second),
+        situations=situations_of(first, second),
         optimizer=_optimizer(first.optimizer, second.optimizer),
         steps=steps,
         values=values,
@@ -126,8 +126,8 @@ def _optimizer(first: Optimizer, second: Optimizer) -> Optimizer:
     return Optimizer(**options)
 
 
-def _situations(first: TrainingCase, second: TrainingCase) -> tuple[Situation, ...]:
-    """Return the situations of two probes, those of one kind as one.
+def situations_of(first: TrainingCase, second: TrainingCase) -> tuple[Situation, ...]:
+    """Return the situations of two cases, those of one kind as one.
 
     Raises:
         CaseError: Two of one kind exclude each other.

@@ -11,8 +11,8 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Optimizer
-from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.joined import situations_of
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import BASE, FOUR
@@ -66,7 +66,7 @@ def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:
     return replace(
         case,
         model=_extended(case.model, probe.model.layers[len(FOUR) :]),
-        situations=_situations(case, probe),
+        situations=situations_of(case, probe),
         optimizer=_optimizer(case.optimizer, probe.optimizer),
         steps=max(case.steps, probe.steps),
         accumulation=max(case.accumulation, probe.accumulation),
@@ -101,16 +101,3 @@ def _optimizer(own: Optimizer, probed: Optimizer) -> Optimizer:
     if own.kind != "sgd":
         changes = {name: changes[name] for name in changes if name in ("weight_decay", "kernels")}
     return replace(own, log2_lr=min(own.log2_lr, _GENTLE_RATE), **changes)
-
-
-def _situations(case: TrainingCase, probe: TrainingCase) -> tuple[Situation, ...]:
-    """Return the situations of both, those of one kind as one.
-
-    Raises:
-        CaseError: Two of one kind exclude each other.
-    """
-    situations = {situation.kind: situation for situation in case.situations}
-    for situation in probe.situations:
-        other = situations.get(situation.kind)
-        situations[situation.kind] = situation if other is None else other.joined(situation)
-    return tuple(situations.values())

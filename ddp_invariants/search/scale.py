@@ -178,7 +178,7 @@ def _steps(case: TrainingCase, size: int, variant: int) -> TrainingCase:
     )
     if variant % 2:
         changed = changed.with_situation(RateSchedule((0, -1, -2)))
-    # What runs in every tenth step only may also be in flight then.
+    # A collective of every tenth step may be in flight at the end of that step.
     return (
         changed.with_situation(Perturbed(Perturbation("withheld"))) if variant % 4 > 1 else changed
     )

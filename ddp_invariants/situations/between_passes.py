@@ -1,4 +1,4 @@
-"""What a program does between a forward and its backward.
+"""Actions of a program between a forward and its backward.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
