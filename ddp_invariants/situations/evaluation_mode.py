@@ -36,6 +36,7 @@ class EvaluationMode(Situation):
     beyond_scripts: ClassVar[str] = "the wrapper is in evaluation mode"
     options: ClassVar[dict[str, Any]] = {"evaluated": False}
     moment: ClassVar[str] = "forwards"
+    in_earlier_run: ClassVar[bool] = False
 
     passes: EvaluatedPasses = "both"
     first: int = 0

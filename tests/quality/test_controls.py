@@ -1,5 +1,6 @@
 """Tests that no right implementation is accused, and that the suite knows what each can do."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,12 @@ from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.records.verdict import Verdict
+from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.situations.other_method import OtherMethod
 from ddp_invariants.situations.passes import PassOrder
@@ -89,3 +92,36 @@ def test_a_module_with_hooks_in_place_offers_no_method_of_a_wrapper(
     )
     assert {name: each.failure for name, each in findings.items() if each.failure} == {}
     assert findings["CALL-3"].unjudged
+
+
+ALL_DISTANCES = range(1, len(CROSSED) // 2 + 1)
+"""The distances in the table of capabilities at which all pairs lie."""
+
+
+@pytest.mark.parametrize(
+    "distances",
+    [
+        pytest.param((1, 5, 17), id="some"),
+        pytest.param(ALL_DISTANCES, id="all", marks=pytest.mark.long),
+    ],
+)
+def test_no_pair_of_capabilities_accuses_the_reference(
+    make_trial: TrialMaker, distances: Iterable[int]
+) -> None:
+    """The probe of each capability is crossed with others, and every rule holds."""
+    trial, ran = make_trial(), 0
+    for number, name in enumerate(CROSSED):
+        for distance in distances:
+            other = CROSSED[(number + distance) % len(CROSSED)]
+            if not (trial.scope.has(name) and trial.scope.has(other)):
+                continue
+            alone = trial.scope.fit(TRAINING[name].probe)
+            case = crossed(alone, other, trial.scope)
+            if case is alone:
+                continue
+            findings = trial.findings(trial.scope.fit(case))
+            ran += 1
+            failures = {rule: each.failure for rule, each in findings.items() if each.failure}
+            assert failures == {}, (name, other)
+            assert not any(" raised " in each.unjudged for each in findings.values()), (name, other)
+    assert ran > 0.7 * len(CROSSED) * len(list(distances))

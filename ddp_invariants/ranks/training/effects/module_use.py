@@ -202,8 +202,9 @@ def _train_copy(module: Replica, inputs: Tensor) -> list[str]:
     for layer in copy.drawing:
         layer.given = None  # The twin's, for its last batch; this one may have another size.
     rows = [f"the copy holds the module's values: {_values(copy) == _values(module)}"]
+    training = module.training
     copy.eval()
-    rows.append(f"the module is in training after the copy's eval(): {module.training}")
+    rows.append(f"the module's mode stays after the copy's eval(): {module.training == training}")
     with torch.no_grad():
         for tensor in copy.parameters():
             tensor.add_(1)
