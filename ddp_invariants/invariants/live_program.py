@@ -76,7 +76,7 @@ def _is_wrapped_again(second: SecondWrapper | None) -> bool:
 
 def _other(view: EvidenceView, second: SecondWrapper) -> EvidenceView | None:
     """Return the evidence of the second model; None if it is not trained."""
-    if second.use in (*SAME, "unused"):
+    if second.use in (*SAME, "unused", "smaller"):
         return None
     ranks = tuple(rank.beside or RankEvidence({}) for rank in view.evidence.ranks)
     evidence = TrainingEvidence(second.other(view.case), ranks, view.incident)

@@ -51,6 +51,10 @@ class Indices(Sequence[int]):
         """Return a list of these indices and others."""
         return [*self, *other]
 
+    def __radd__(self, other: Iterable[int]) -> list[int]:
+        """Return a list of others and these indices."""
+        return [*other, *self]
+
     def __repr__(self) -> str:
         return repr(self[:LONG])[:-1] + ", …]"
 

@@ -65,6 +65,11 @@ class BetweenPasses(Situation):
         )
 
     @property
+    def joins(self) -> bool:
+        """True: no number changes."""
+        return True
+
+    @property
     def words(self) -> str:
         """The action."""
         return f"between_passes={self.action}"

@@ -57,13 +57,13 @@ LARGE_SCALES: tuple[ShardCase, ...] = (
 def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
     """Return cases of all rules' properties in turn; the name determines them.
 
-    The first tenth are samplers' cases at a large scale. Up to a third are the small cases that
+    The first tenth are samplers' cases at a large scale. Up to two fifths are the small cases that
     probe capabilities, so that a run of the default size has every situation, also the rare ones.
     The others are random, and every third of them is a sampler's: sampler rules are few, and their
     cases cheap.
     """
     chosen: list[Case] = [scope.fit_shards(case) for case in LARGE_SCALES[: count // 10]]
-    chosen += _probes(scope, name)[: count // 3]
+    chosen += _probes(scope, name)[: 2 * count // 5]
     return [*chosen, *_random_cases(scope, count - len(chosen), name)]
 
 

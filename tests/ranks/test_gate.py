@@ -183,12 +183,12 @@ given = False
 class Warns(DistributedDataParallel):
     """Warns once a process."""
 
-    def forward(self, *arguments):
+    def forward(self, *arguments, **options):
         global given
         if not given:
             given = True
             warnings.warn("only once", stacklevel=2)
-        return super().forward(*arguments)
+        return super().forward(*arguments, **options)
 '''
 
 
