@@ -13,6 +13,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
+from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
@@ -72,7 +73,13 @@ class Actions(Situation):
         return all(action.kind in _HARMLESS for action in self.actions)
 
     def joined(self, other: "Actions") -> "Actions":
-        """Return the actions of both."""
+        """Return the actions of both, if none changes what another one would show.
+
+        Raises:
+            CaseError: One does: a state that is loaded would lack what was written before.
+        """
+        if not (self.joins and other.joins):
+            raise CaseError(f"{self.words} and {other.words} change each other")
         return Actions((*self.actions, *other.actions))
 
     def simpler(self) -> Iterator["Actions"]:

@@ -65,6 +65,8 @@ def test_a_case_that_cannot_have_more_stays_as_it_is() -> None:
     long = TrainingCase(Model(4, (Layer("linear", 4),) * 12))
     assert crossed(long, "scalar", SCOPE) is long
     assert "few" not in CROSSED
+    written = crossed(BASE, "buffers_written", SCOPE)
+    assert crossed(written, "state", SCOPE) is written  # The state lacks what was written.
 
 
 @pytest.mark.parametrize(
