@@ -30,10 +30,14 @@ def differs_when_asked(view: ShardView, tally: Tally, rule: str = "") -> Failure
         raise Unjudged(f"the sampler raised {raised['type']} in the second process alone")
     second = view.evidence.answers[1].get("asked", [])
     # A sampler whose ranks communicate is not asked in other ways.
-    answers = zip(view.case.situations, view.answer["asked"], strict=False)
-    for number, (situation, first) in enumerate(answers):
-        if rule not in ("", situation.rule):
-            continue
+    answers = [
+        (number, situation, first)
+        for number, (situation, first) in enumerate(
+            zip(view.case.situations, view.answer["asked"], strict=False)
+        )
+        if rule in ("", situation.rule)
+    ]
+    for number, situation, first in answers:
         failure = _refused_in_part(view, situation, first) or _crashed(view, situation, first)
         if failure is not None:
             return failure
@@ -43,9 +47,7 @@ def differs_when_asked(view: ShardView, tally: Tally, rule: str = "") -> Failure
         failure = _different(view, situation, first, second[number])
         if failure is not None:
             return failure
-    missing = [
-        reason for each in view.answer["asked"] for reason in each.get("missing", ()) if reason
-    ]
+    missing = [reason for _, _, first in answers for reason in first.get("missing", ()) if reason]
     if missing:
         raise Unjudged(missing[0])
     return None

@@ -109,6 +109,17 @@ def test_an_iteration_that_is_missing_is_not_judged() -> None:
         assert finding.unjudged == ("" if failed else "it raises")
 
 
+def test_a_missing_iteration_leaves_the_rule_of_other_ways_judged() -> None:
+    """SHARD-9 judges no iteration without set_epoch, so it does not miss one."""
+    answer = {**yielded([[0, 2]], [[1, 3]]), "missing": ["it raises", ""]}
+    answers = tuple({**PLAIN, "asked": [answer]} for _ in range(2))
+    view = ShardView(ShardEvidence(replace(CASE, situations=(UnsetEpoch(),)), answers))
+    assert differs_when_asked(view, Tally(), "SHARD-9") is None
+    for rule in ("SHARD-4", ""):
+        with pytest.raises(Unjudged, match="it raises"):
+            differs_when_asked(view, Tally(), rule)
+
+
 SAVING = """
 from torch.utils.data import DistributedSampler
 
