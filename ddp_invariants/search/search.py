@@ -58,12 +58,12 @@ REAL_TRIES = 5
 
 def weight(case: Case) -> int:
     """Return the number of ordinary runs as which a case counts."""
+    groups = max(1, case.world_size // RANKS_AT_ONCE)
     if not isinstance(case, TrainingCase):
-        return max(1, case.data.samples * len(case.epochs) // NUMBERS_AT_ONCE)
+        return max(groups, case.data.samples * len(case.epochs) // NUMBERS_AT_ONCE)
     forwards = case.world_size * case.steps * case.accumulation * case.rounds
     return max(
-        1,
-        case.world_size // RANKS_AT_ONCE,
+        groups,
         forwards // FORWARDS_AT_ONCE,
         case.world_size * case.model.numbers // NUMBERS_AT_ONCE,
     )

@@ -5,8 +5,9 @@ import random
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.search.crossing import CROSSED, crossed
@@ -76,8 +77,11 @@ def test_a_case_that_cannot_have_more_stays_as_it_is() -> None:
         (TrainingCase(BASE.model, world_size=16), 4),
         (TrainingCase(BASE.model, world_size=4, steps=40), 2),
         (TrainingCase(Model(100, (Layer("linear", 1000),))), 10),
+        (ShardCase(), 1),
+        (ShardCase(world_size=1024), 256),
+        (ShardCase(data=Data(samples=100_003), epochs=(0, 1)), 10),
     ],
 )
-def test_a_large_case_counts_as_several(case: TrainingCase, expected: int) -> None:
-    """Ranks, forwards and numbers count, whichever is most."""
+def test_a_large_case_counts_as_several(case: Case, expected: int) -> None:
+    """Ranks, forwards, numbers or samples count, whichever is most."""
     assert weight(case) == expected
