@@ -41,11 +41,13 @@ class Situation(Strict):
     """How ordinary a program in the situation is."""
     beyond_scripts: ClassVar[str] = ""
     """Why no script can show a case in the situation; "" if a script can."""
+    hides_nothing: ClassVar[bool] = False
+    """True if a case in the situation still shows what is wrong with the rest of the case."""
 
     @property
     def joins(self) -> bool:
-        """True if a probe with the situation still shows what is wrong with the rest of the case."""
-        return False
+        """True if a probe with the situation may contain other capabilities."""
+        return self.hides_nothing
 
     def joined(self, other: Any) -> "Situation":
         """Return a situation that contains this one and another one of the same kind.

@@ -5,7 +5,6 @@ case with one, so one run answers for all of them. If a joined case fails, both 
 capabilities are tried, and in the end each is probed alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import cache, reduce
 from typing import Any
@@ -25,22 +24,21 @@ MOST = 6
 @cache
 def groups() -> tuple[tuple[str, ...], ...]:
     """Return the groups of capabilities whose probes are joined, each of at least two."""
-    made: list[tuple[tuple[str, ...], TrainingCase]] = []
+    made: list[tuple[str, ...]] = []
     for name, capability in TRAINING.items():
         if not _joins(capability.probe):
             continue
-        for index, (names, _) in enumerate(made):
-            case = joined((*names, name)) if len(names) < MOST else None
-            if case is not None:
-                made[index] = (*names, name), case
+        for index, names in enumerate(made):
+            if len(names) < MOST and joined((*names, name)) is not None:
+                made[index] = (*names, name)
                 break
         else:
-            made.append(((name,), capability.probe))
-    return tuple(names for names, _ in made if len(names) > 1)
+            made.append((name,))
+    return tuple(names for names in made if len(names) > 1)
 
 
 @cache
-def joined(names: Sequence[str]) -> TrainingCase | None:
+def joined(names: tuple[str, ...]) -> TrainingCase | None:
     """Return a case that contains what the probes of some capabilities contain.
 
     Returns:

@@ -247,7 +247,8 @@ class _Probes:
         """
         declared = self.scope.declared
         probed = []
-        right = frozenset[str]() if broken else self._right_together(lacking)
+        together = self.simulated and not broken
+        right = self._right_together(lacking) if together else frozenset[str]()
         for name in TRAINING:
             excused = name in declared.unsupported
             if name in lacking:
@@ -283,9 +284,9 @@ class _Probes:
             case = joined(names) if len(names) > 1 else None
             if case is None:
                 continue
-            shown = {name for name in names if TRAINING[name].present(self.scope.fit(case))}
             if self._holds_simulated(case, self.scope):
-                right |= shown
+                fitted = self.scope.fit(case)
+                right |= {name for name in names if TRAINING[name].present(fitted)}
             else:
                 half = len(names) // 2
                 waiting += [names[half:], names[:half]]

@@ -28,41 +28,42 @@ class FromTheGroup(DistributedSampler):
         drop_last: bool = False,
     ) -> None:
         if num_replicas is None:
-            num_replicas = dist.get_world_size()
+            num_replicas = self.own_size()
         if rank is None:
             rank = self.own_rank()
         super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
 
-    @staticmethod
-    def own_rank() -> int:
+    @classmethod
+    def own_size(cls) -> int:
+        """Return the number of processes."""
+        return dist.get_world_size()
+
+    @classmethod
+    def own_rank(cls) -> int:
         """Return this process's rank."""
         return dist.get_rank()
 
 
-class FromTheEnvironment(DistributedSampler):
+class FromTheEnvironment(FromTheGroup):
     """Right: rank and world size that are left out come from the group, or else from a launcher's
     environment.
     """
 
     number = "RANK"
 
-    def __init__(
-        self,
-        dataset: Sized,
-        num_replicas: int | None = None,
-        rank: int | None = None,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        joined = dist.is_initialized()
-        if num_replicas is None:
-            num_replicas = (
-                dist.get_world_size() if joined else int(os.environ.get("WORLD_SIZE", "1"))
-            )
-        if rank is None:
-            rank = dist.get_rank() if joined else int(os.environ.get(self.number, "0"))
-        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+    @classmethod
+    def own_size(cls) -> int:
+        """Return the number of processes."""
+        if dist.is_initialized():
+            return super().own_size()
+        return int(os.environ.get("WORLD_SIZE", "1"))
+
+    @classmethod
+    def own_rank(cls) -> int:
+        """Return this process's rank."""
+        if dist.is_initialized():
+            return super().own_rank()
+        return int(os.environ.get(cls.number, "0"))
 
 
 class KeepsOrders(DistributedSampler):
@@ -264,8 +265,8 @@ class RankOfTheGroup(FromTheGroup):
     SHARD-4: rank and world size from the process group give other indices.
     """
 
-    @staticmethod
-    def own_rank() -> int:
+    @classmethod
+    def own_rank(cls) -> int:
         return (dist.get_rank() + 1) % dist.get_world_size()
 
 

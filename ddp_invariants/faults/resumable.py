@@ -370,22 +370,12 @@ class StateGoesOn(Slices):
     SHARD-9: a saved state changes while its sampler goes on.
     """
 
-    def __init__(
-        self,
-        dataset: Sized,
-        world_size: int,
-        rank: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        batch_size: int = 1,
-    ) -> None:
-        self.state = {"epoch": 0, "taken": 0}
-        super().__init__(dataset, world_size, rank, shuffle, seed, batch_size)
+    state: dict[str, Any]
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name in ("epoch", "taken"):
-            self.state[name] = value
+            vars(self).setdefault("state", {})[name] = value
 
     def state_dict(self) -> dict[str, Any]:
         return self.state

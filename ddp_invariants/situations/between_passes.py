@@ -30,6 +30,7 @@ class BetweenPasses(Situation):
     beyond_scripts: ClassVar[str] = "something happens between a forward and its backward"
     options: ClassVar[dict[str, Any]] = {"between_passes": False}
     moment: ClassVar[str] = "forwards"
+    hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     action: Between
@@ -63,11 +64,6 @@ class BetweenPasses(Situation):
             self.action,
             "another action if a forward in evaluation mode would change something else",
         )
-
-    @property
-    def joins(self) -> bool:
-        """True: no number changes."""
-        return True
 
     @property
     def words(self) -> str:

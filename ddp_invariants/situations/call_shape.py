@@ -57,6 +57,7 @@ class CallShape(Situation):
     beyond_scripts: ClassVar[str] = "forwards get inputs or return outputs in several forms"
     options: ClassVar[dict[str, Any]] = {"call_shapes": ()}
     moment: ClassVar[str] = "forwards"
+    hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     inputs: tuple[InputForm, ...] = ("plain",)
@@ -104,11 +105,6 @@ class CallShape(Situation):
     def words(self) -> str:
         """The forms of inputs and outputs."""
         return f"call_shape={'+'.join(self.inputs)}->{'+'.join(self.outputs)}"
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     def joined(self, other: "CallShape") -> "CallShape":
         """Return the forms of both, if one is about inputs alone and the other about outputs.

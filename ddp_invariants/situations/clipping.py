@@ -26,6 +26,7 @@ class Clipping(Situation):
     beyond_scripts: ClassVar[str] = "gradients are clipped"
     options: ClassVar[dict[str, Any]] = {"clipped": False}
     moment: ClassVar[str] = "program"
+    hides_nothing: ClassVar[bool] = True
 
     norm: float
     kind: Literal["clipping"] = "clipping"
@@ -40,11 +41,6 @@ class Clipping(Situation):
             "another value if gradients are clipped: a gradient left in place is no longer the reduced one",
         )
         require(not case.sparse, "clip", self.norm, "null if a gradient is sparse")
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     @property
     def words(self) -> str:

@@ -36,6 +36,7 @@ class EvaluationMode(Situation):
     beyond_scripts: ClassVar[str] = "the wrapper is in evaluation mode"
     options: ClassVar[dict[str, Any]] = {"evaluated": False}
     moment: ClassVar[str] = "forwards"
+    hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     passes: EvaluatedPasses = "both"
@@ -58,11 +59,6 @@ class EvaluationMode(Situation):
             self.passes,
             "null if a layer computes differently in evaluation mode",
         )
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     @property
     def words(self) -> str:

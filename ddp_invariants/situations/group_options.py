@@ -32,6 +32,7 @@ class GroupOptions(Situation):
     beyond_scripts: ClassVar[str] = "groups of parameters have options of their own"
     options: ClassVar[dict[str, Any]] = {"grouped": False}
     moment: ClassVar[str] = "forwards"
+    hides_nothing: ClassVar[bool] = True
 
     log2_rate: int = -2
     decays: bool = True
@@ -54,11 +55,6 @@ class GroupOptions(Situation):
             case.between_steps,
             "no 'assign' if groups have options of their own",
         )
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     @property
     def words(self) -> str:

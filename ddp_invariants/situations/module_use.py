@@ -36,6 +36,7 @@ class ModuleUse(Situation):
     beyond_scripts: ClassVar[str] = "the program uses the module besides training it"
     options: ClassVar[dict[str, Any]] = {"module_uses": False}
     moment: ClassVar[str] = "forwards"
+    hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     uses: tuple[Use, ...]
@@ -90,11 +91,6 @@ class ModuleUse(Situation):
             "no 'wrapper copies' if a process group cannot be copied, if a rank runs out of "
             "batches, if a gradient is not finite, or beside a second wrapper",
         )
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     def joined(self, other: "ModuleUse") -> "ModuleUse":
         """Return the uses of both."""

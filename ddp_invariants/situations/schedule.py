@@ -26,6 +26,7 @@ class RateSchedule(Situation):
     beyond_scripts: ClassVar[str] = "the learning rate changes at every step"
     options: ClassVar[dict[str, Any]] = {"scheduled": False}
     moment: ClassVar[str] = "forwards"
+    hides_nothing: ClassVar[bool] = True
 
     log2_factors: tuple[int, ...]
     kind: Literal["schedule"] = "schedule"
@@ -49,11 +50,6 @@ class RateSchedule(Situation):
         )
         least = case.optimizer.log2_lr + min(factors)
         require(least >= -30, "schedule", factors, "factors that keep the rate at 2**-30 or more")
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     @property
     def words(self) -> str:

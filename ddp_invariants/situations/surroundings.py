@@ -42,6 +42,7 @@ class Surroundings(Situation):
     beyond_scripts: ClassVar[str] = "the process has unusual surroundings"
     options: ClassVar[dict[str, Any]] = {"surrounded": False}
     moment: ClassVar[str] = "program"
+    hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     unusual: tuple[Surrounding, ...]
@@ -69,11 +70,6 @@ class Surroundings(Situation):
     def words(self) -> str:
         """The names."""
         return f"surroundings={'+'.join(self.unusual)}"
-
-    @property
-    def joins(self) -> bool:
-        """True: it shows beside anything else."""
-        return True
 
     def joined(self, other: "Surroundings") -> "Surroundings":
         """Return the surroundings of both."""

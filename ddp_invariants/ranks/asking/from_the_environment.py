@@ -15,12 +15,9 @@ def from_the_environment(
     situation: FromTheEnvironment, case: ShardCase, make: SamplerMaker, rank: int
 ) -> Asked | None:
     """Leave out rank and world size, in a process of a node of several, without a group."""
-    optional = make.optional("rank", "world_size")
-    if make.asks or len(optional) < 2 or any(default is not None for default in optional.values()):
+    if not make.place or dist.is_initialized():
         return None
-    if dist.is_initialized():
-        return None
-    other = make.called(without=frozenset(optional), node=situation.node)
+    other = make.called(without=make.place, node=situation.node)
     got = in_last_epoch(case, other, rank).indices()
     alone = in_last_epoch(replace(case, world_size=1, situations=()), make, 0).indices()
     # Without a group, a process may be a world of its own.

@@ -12,8 +12,7 @@ def from_the_group(
 ) -> Asked | None:
     """Leave out rank and world size, in a process that has both."""
     del situation
-    optional = make.optional("rank", "world_size")
-    if make.asks or len(optional) < 2 or any(default is not None for default in optional.values()):
+    if not make.place:
         return None
-    other = make.called(without=frozenset(optional), asks=True)
+    other = make.called(without=make.place, asks=True)
     return Asked([in_last_epoch(case, other, rank).indices()])

@@ -306,6 +306,16 @@ class SamplerMaker:
         }
 
     @property
+    def place(self) -> frozenset[str]:
+        """The arguments for rank and world size, if a caller may leave out both; else empty.
+
+        Without them the sampler finds its place by itself.
+        """
+        optional = self.optional("rank", "world_size")
+        fixed = any(default is not None for default in optional.values())
+        return frozenset() if self.asks or fixed or len(optional) < 2 else frozenset(optional)
+
+    @property
     def by_position(self) -> bool:
         """True if the signature takes several of our values by position."""
         known = {*self.names.values(), self.source, *self.given}

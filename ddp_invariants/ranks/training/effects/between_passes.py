@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.effects.between_steps import run_forward
 from ddp_invariants.situations import between_passes
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ class BetweenPasses(Effect):
         backward(share)
 
     def _act(self, stepper: "Stepper") -> None:
-        trained, step = stepper.trained, stepper.position.step
         if self.clears:
-            trained.clear_gradients(self.case.zero_grad, step)
-            return
-        module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
-        with torch.no_grad():
-            module.eval()
-            stepper.program.forward(trained.forward, stepper.program.batch(self.indices, step)[0])
-            module.train()
+            stepper.trained.clear_gradients(self.case.zero_grad, stepper.position.step)
+        else:
+            run_forward(stepper, "evaluation", self.indices)

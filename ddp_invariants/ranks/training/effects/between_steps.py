@@ -153,12 +153,17 @@ def _evaluating(kind: BetweenStepsKind) -> AbstractContextManager[object]:
 
 
 def _forward(stepper: "Stepper", action: BetweenSteps, indices: Any) -> None:
-    """Run a forward of the next batch, in evaluation or in training, without a backward."""
+    """Run a forward of the next batch."""
+    run_forward(stepper, action.kind, indices)
+
+
+def run_forward(stepper: "Stepper", kind: BetweenStepsKind, indices: Any) -> None:
+    """Run a forward of a batch, in evaluation or in training, without a backward."""
     trained, step = stepper.trained, stepper.position.step
     inputs = stepper.program.batch(indices, step)[0]
     module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
-    with _evaluating(action.kind):
-        module.train(action.kind == "forward only")
+    with _evaluating(kind):
+        module.train(kind == "forward only")
         training = trained.replica.training  # Some wrappers do not pass `eval` on to the module.
         for each in stepper.effects:
             each.before_forward()
