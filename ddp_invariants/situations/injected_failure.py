@@ -50,9 +50,9 @@ class FailureInjection(Situation):
                 "another value if a step is run again: the gradients of the first attempt must be cleared",
             )
             require(
-                failure.parameter is None or not (case.unused or case.exhausted),
-                "injected_failure.parameter",
-                failure.parameter,
+                not (case.unused or case.exhausted),
+                "injected_failure",
+                failure.kind,
                 "null if some ranks do not compute every gradient: only the other ranks would raise",
             )
             return

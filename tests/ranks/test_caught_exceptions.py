@@ -55,5 +55,8 @@ def test_only_a_backward_has_a_parameter_that_raises() -> None:
     """A forward computes no gradient, and ranks that pass a layer by compute fewer."""
     with pytest.raises(CaseError, match="unless a backward raises"):
         InjectedFailure("forward error", parameter=0)
-    with pytest.raises(CaseError, match="only the other ranks would raise"):
-        CASE.with_situation(UnusedLayers((Unused(1, rank=0),))).with_situation(failing(0))
+    for parameter in (0, None):
+        with pytest.raises(CaseError, match="only the other ranks would raise"):
+            CASE.with_situation(UnusedLayers((Unused(1, rank=0),))).with_situation(
+                failing(parameter)
+            )
