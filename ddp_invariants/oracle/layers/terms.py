@@ -40,7 +40,8 @@ class Terms(LayerOracle):
     ) -> tuple[Ball, Gradients]:
         """Return the gradients of the input and of the vectors.
 
-        Vectors with equal shares have equal gradients.
+        Vectors with equal shares have equal gradients. Autograd multiplies a gradient by a vector
+        before it multiplies by the share, so that product may overflow where the sum does not.
         """
         product = times(g, x, "float64")
         of_share = [
@@ -56,4 +57,7 @@ class Terms(LayerOracle):
         gradients = {
             name: of_share[number % SHARES] for number, name in enumerate(place.layer.used)
         }
-        return self._added(place, g, dtype), gradients
+        back, form = self._added(place, g, dtype), FORMATS[dtype]
+        largest_D = np.abs([place.values(name) for name in place.layer.used]).max(0)
+        most = g.most * largest_D * (1 + 2 * form.roundoff)
+        return Ball(back.centre, form.where_it_fits(back.radius, most), back.quantum), gradients
