@@ -148,7 +148,9 @@ def one_large_batch(view: EvidenceView, step: int) -> Ball:
     """Return the oracle's gradient of a step on all its samples as one batch of one rank."""
     case, truth = view.case, view.expected.truth(step).gradient
     alone = case.without(NoSyncStyle, PassOrder, Crossed, Perturbed, FailureInjection)
-    plain = replace(alone, world_size=1, accumulation=1)
+    plain = replace(alone, world_size=1, accumulation=1, situations=())
+    for situation in alone.situations:  # One rank cannot be in those that name another one.
+        plain = situation.fitted_or_left_out(plain)
     joined = oracle.joined([view.batch(number) for number in view.micro_steps(step)])
     held = view.every_rank("forward", step)[0].by_name
     by_name = oracle.gradients(plain.at(step), held, joined, view.scale(step)).by_name
