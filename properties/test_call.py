@@ -27,3 +27,9 @@ def test_call2_gradients_of_inputs_are_the_unwrapped_modules(
 def test_call3_steps_are_right_through_another_method(case: TrainingCase, ranks: Ranks) -> None:
     """Steps are right if forwards go through another method that the wrapper offers (CALL-3)."""
     ranks.check("CALL-3", case)
+
+
+@given(case=cases_of("CALL-4"))
+def test_call4_steps_with_a_closure_are_right(case: TrainingCase, ranks: Ranks) -> None:
+    """A step calls its closure once, returns its loss, and moves as any step does (CALL-4)."""
+    ranks.check("CALL-4", case)

@@ -89,6 +89,10 @@ def stepped(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimiz
     return module, optimizer
 
 
+# A hook runs before the step calls a closure.
+stepped.declares["unsupported"] = ("closure",)  # type: ignore[attr-defined]  # as above
+
+
 class Loop:
     """Right: a whole step written out, over a list of parameters."""
 

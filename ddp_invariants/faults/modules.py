@@ -352,7 +352,10 @@ def decays_all_alike(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module
 
 
 for _wrap in (makes_the_groups_anew, makes_one_group, decays_all_alike):
-    _wrap.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it
+    _wrap.declares = {  # type: ignore[attr-defined]  # read from it
+        "gradients": "hidden",
+        "unsupported": ("closure",),  # A hook runs before the step calls a closure.
+    }
 
 
 class TrainsEveryPart(_Reference):

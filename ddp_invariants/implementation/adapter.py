@@ -16,7 +16,7 @@ attribute `declares` (see declarations.py).
             wrapped.exchange_gradients()
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -159,6 +159,16 @@ class Adapter(Protocol):
         """Update the parameters.
 
         Usual: `optimizer.step()`.
+        """
+
+    def step_with_closure(
+        self, wrapped: Any, optimizer: Any, closure: Callable[[], object]
+    ) -> object:
+        """Update the parameters with gradients that a closure computes, and return its loss.
+
+        An adapter that defines `step` but not this method takes no closures.
+
+        Usual: `optimizer.step(closure)`.
         """
 
     def train_step(

@@ -10,6 +10,7 @@ from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import ShapedCall
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.call_shape import FORMS, TRAINED, CallShape
+from ddp_invariants.situations.closure import CLOSURE, Closure
 from ddp_invariants.situations.other_method import OTHER_METHOD, OtherMethod
 
 FORM = "a call of another form"
@@ -141,6 +142,45 @@ def other_methods_train_as_forward(view: EvidenceView, tally: Tally) -> Failure 
     if view.cut_short:
         raise Unjudged(view.cut_short)
     tally.met.add(OTHER_METHOD)
+    return None
+
+
+@training.rule(
+    "CALL-4",
+    "A step that is given a closure calls it once, returns its loss, and moves the parameters by the "
+    "gradients that the closure computed, synchronised.",
+    needs=(CLOSURE,),
+    source="the documentation of torch.optim.Optimizer.step: the closure computes the loss again "
+    "and returns it",
+    applies="capability",
+    draws=Draws(world_sizes=ANY_WORLD, least_steps=2, closures=True),
+    of_reduced=("values",),
+    excluded=(BY_ITSELF, lacks("takes no closure", "closure")),
+    after="CALL-3",
+    needs_all=True,
+    costs=2,
+    script=Script(beyond=Closure.beyond_scripts),
+)
+def steps_with_a_closure_are_right(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Judge cases whose steps get a closure: how it was called, and every step's values."""
+    if view.case.get(Closure) is None:
+        raise NotAbout("no step gets a closure")
+    for rank, evidence in enumerate(view.evidence.ranks):
+        for step, (calls, returned) in enumerate(evidence.closures):
+            tally.compared += 1
+            where = f"rank {rank} of {view.case.world_size}, step {step}"
+            if calls != 1:
+                fact = "a step does not call its closure once"
+                return Failure("CALL-4", fact, where, f"{calls} calls, expected 1")
+            if not returned:
+                fact = "a step does not return the loss of its closure"
+                return Failure("CALL-4", fact, where, "another result, expected the loss")
+    failure = param.every_step(view, tally)
+    if failure is not None:
+        return failure.told_by("CALL-4", "if a closure computes the gradients")
+    if view.cut_short:
+        raise Unjudged(view.cut_short)
+    tally.met.add(CLOSURE)
     return None
 
 

@@ -33,7 +33,7 @@ _SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
     applies="capability",
     draws=_DRAWS,
     excluded=(BY_ITSELF, lacks("supports no hooks on modules", "module_hooks")),
-    after="CALL-3",
+    after="CALL-4",
     costs=3,
     script=_SCRIPT,
 )

@@ -123,6 +123,7 @@ def rank_evidence(
         facts.get("driven", {}),
         facts.get("saved", []),
         facts.get("scales", []),
+        [(int(calls), bool(returned)) for calls, returned in facts.get("closures", [])],
         facts.get("warned", []),
         [ProgramDraw(*row) for row in facts.get("program_draws", [])],
         [ShapedCall(*row) for row in facts.get("shaped", [])],

@@ -231,6 +231,8 @@ class RankEvidence:
         driven: The calls with which the implementation is driven, by moment.
         saved: The names in each saved state of the trained module.
         scales: Per step, the loss scaler's scale after it.
+        closures: Per step that was given a closure: how often it was called, and whether the step
+            returned the closure's loss.
         warned: Warnings, each with its category and first line, once.
         program_draws: The random numbers that the program drew.
         shaped: The forwards in forms of their own.
@@ -261,6 +263,7 @@ class RankEvidence:
     driven: Mapping[str, str] = field(default_factory=dict)
     saved: list[list[str]] = field(default_factory=list)
     scales: list[float] = field(default_factory=list)
+    closures: list[tuple[int, bool]] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
     program_draws: list[ProgramDraw] = field(default_factory=list)
     shaped: list[ShapedCall] = field(default_factory=list)

@@ -17,6 +17,7 @@ from ddp_invariants.situations.between_passes import BetweenPasses
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.closure import Closure
 from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.evaluation_mode import EvaluationMode
@@ -62,6 +63,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     CallShape,
     ModuleUse,
     GroupOptions,
+    Closure,
     OtherMethod,
     SecondWrapper,
     Surroundings,

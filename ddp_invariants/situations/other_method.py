@@ -69,7 +69,5 @@ class OtherMethod(Situation):
         probe = GENTLE.with_situation(cls())
         words = "forwards through other methods of the module, which the wrapper passes on"
         return {
-            "other_methods": of_situation(
-                cls, probe, OTHER_METHOD, after="group_options", words=words
-            )
+            "other_methods": of_situation(cls, probe, OTHER_METHOD, after="closure", words=words)
         }

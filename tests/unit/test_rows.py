@@ -44,6 +44,7 @@ CAUSES_FIRST = [
     "LOSS-3",
     "CALL-2",
     "CALL-3",
+    "CALL-4",
     "MOD-1",
     "MOD-2",
     "MOD-3",

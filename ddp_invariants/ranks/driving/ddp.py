@@ -61,6 +61,7 @@ _NOT_IN_A_WHOLE_STEP = (
     *CALL_FORMS,
     *MODULE_USES,
     "input_gradients",
+    "closure",
 )
 """Capabilities that an adapter's `train_step` rules out: a whole training step is one call."""
 
@@ -307,6 +308,8 @@ class Driver:
             lacks += [
                 name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports
             ]
+        if "step" in self.methods and "step_with_closure" not in self.methods:
+            lacks += ["closure"]
         if "train_step" in self.methods:
             lacks += _NOT_IN_A_WHOLE_STEP
         if "forward" in self.methods:  # The adapter's method takes one tensor.

@@ -179,19 +179,46 @@ class Drive:
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):
             return wrapped.step()
-        main_only = [
+        lent = self._lend_main_gradients()
+        stepped = optimizer.step()
+        for parameter in lent:
+            parameter.grad = None
+        return stepped
+
+    def step_with_closure(
+        self, wrapped: Any, optimizer: Any, closure: Callable[[], object]
+    ) -> object:
+        if self._engine("step", wrapped) or not _can_be_called(optimizer, "step", 1):
+            raise NotImplementedError(f"{type(optimizer).__name__}.step takes no closure")
+        lent: list[Tensor] = []
+
+        def with_main_gradients() -> object:
+            loss = closure()
+            lent.extend(self._lend_main_gradients())
+            return loss
+
+        stepped = optimizer.step(with_main_gradients)
+        for parameter in lent:
+            parameter.grad = None
+        return stepped
+
+    def _lend_main_gradients(self) -> list[Tensor]:
+        """Copy `.main_grad` to `.grad` where only the former exists.
+
+        Returns:
+            The parameters that got a gradient. It is for the step only: autograd must not add to
+            it.
+        """
+        lent: list[Tensor] = [
             p
             for p in self.replica.parameters()
             if p.grad is None and getattr(p, "main_grad", None) is not None
         ]
-        for parameter in main_only:
+        for parameter in lent:
             self.driven["gradients"] = "in .main_grad"
             gradient = _gradient(parameter)
             parameter.grad = None if gradient is None else gradient.clone()
-        stepped = optimizer.step()
-        for parameter in main_only:  # Set for the step only: autograd must not add to it.
-            parameter.grad = None
-        return stepped
+        return lent
 
     def _engine(self, method: str, wrapped: Any) -> bool:
         """Return whether the wrapper is an engine that runs backward, and perhaps the step, itself.

@@ -1,12 +1,14 @@
 """The stepper, which drives the implementation under test through the steps of a case."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ddp_invariants.ranks.training.closure import StepClosure
 from ddp_invariants.ranks.training.effect import Effect
 from ddp_invariants.ranks.training.effects import effects_of
 from ddp_invariants.ranks.training.observer import observer_of
@@ -17,6 +19,22 @@ from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Twin
+from ddp_invariants.situations.closure import Closure
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The facts about a step's passes that are noted after its update.
+
+    Attributes:
+        start: How many collectives each group had sent before the passes.
+        quiet: The same for each backward without communication.
+        gradient_bytes: The bytes of gradients held before the update.
+    """
+
+    start: list[int]
+    quiet: Quiet
+    gradient_bytes: int
 
 
 class Stepper:
@@ -29,7 +47,10 @@ class Stepper:
         trained: The model that the implementation under test trains.
         twin: Its unwrapped twin.
         observer: The notes of the run.
+        loss: The loss of the last forward of a step.
     """
+
+    loss: Tensor | None = None
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.position = setup, Position()
@@ -144,6 +165,7 @@ class Stepper:
             effect.before_forward()
         losses = self.program.losses(self.trained.forward, batch)
         self._note_forward(*micro_steps)
+        self.loss = losses[0]
         return losses
 
     def backward(self, share: Tensor) -> None:
@@ -167,34 +189,48 @@ class Stepper:
             effect.before_batch(self, dealt[0])
         position.phase = "before the batch"
         trained.drive.before_batch(trained.wrapped, trained.optimizer)
+        if case.get(Closure) is None:
+            computed = self._compute(dealt)
+            position.phase = "optimizer step"
+            if not any(effect.update(trained) for effect in self.effects):
+                trained.step()
+        else:
+            computed = self._step_with_closure(dealt)
+        for effect in self.effects:
+            effect.after_update(self.record)
+        if self.setup.declared.gradients == "hidden":
+            # The optimizer's step may be the call that waits for communication.
+            self.observer.ready()
+        self.observer.mark(computed.start)
+        self.record.facts.setdefault("quiet", []).append(computed.quiet)
+        self.observer.updated(computed.gradient_bytes)
+
+    def _compute(self, dealt: list[Any]) -> "Computed":
+        """Compute a step's synchronised gradients, and prepare them for the update."""
+        trained, case, position = self.trained, self.setup.case, self.position
         if not any(effect.clears for effect in self.effects):
             trained.clear_gradients(case.zero_grad, position.step)
         start = self.setup.session.counts()
         quiet = PASSES[case.passes](self, dealt)
         self.observer.synchronised()
-        self._update(start, quiet)
-
-    def _update(self, start: list[int], quiet: Quiet) -> None:
-        """Make the optimizer step from synchronised gradients."""
-        trained, position, observer = self.trained, self.position, self.observer
-        hidden = self.setup.declared.gradients == "hidden"
         position.phase = "unscaling"
         for effect in self.effects:
             effect.on_gradients(trained)
         position.phase = "clipping"
         for effect in self.effects:
             effect.before_update(trained)
-        gradient_bytes = observer.gradient_bytes()
-        position.phase = "optimizer step"
-        if not any(effect.update(trained) for effect in self.effects):
-            trained.step()
-        for effect in self.effects:
-            effect.after_update(self.record)
-        if hidden:  # The optimizer's step may be the call that waits for communication.
-            observer.ready()
-        observer.mark(start)
-        self.record.facts.setdefault("quiet", []).append(quiet)
-        observer.updated(gradient_bytes)
+        return Computed(start, quiet, self.observer.gradient_bytes())
+
+    def _step_with_closure(self, dealt: list[Any]) -> "Computed":
+        """Make the optimizer step by a closure that computes the gradients."""
+        computed = [Computed(self.setup.session.counts(), [], 0)]
+        closure = StepClosure(self, dealt, lambda: computed.append(self._compute(dealt)))
+        self.position.phase = "optimizer step"
+        result = self.trained.step(closure)
+        self.record.facts.setdefault("closures", []).append(
+            [closure.calls, closure.returned(result)]
+        )
+        return computed[-1]
 
     def _train_by_itself(self) -> None:
         """Train with an implementation that does whole steps."""

@@ -1,5 +1,6 @@
 """The model under test: its replica, the wrapper around it, its optimizer and the calls that drive them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,6 +9,8 @@ from ddp_invariants.cases.case import ZeroGrad
 from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.setup import Setup
+
+Closure = Callable[[], Tensor | None]
 
 
 class Trained:
@@ -72,9 +75,15 @@ class Trained:
         """Scale all gradients together down to a norm."""
         self.drive.clip(self.wrapped, self.optimizer, norm)
 
-    def step(self) -> None:
-        """Make the optimizer step."""
-        self.drive.step(self.wrapped, self.optimizer)
+    def step(self, closure: Closure | None = None) -> object:
+        """Make the optimizer step, and return its result.
+
+        Args:
+            closure: The function that computes loss and gradients; None if they exist already.
+        """
+        if closure is not None:
+            return self.drive.step_with_closure(self.wrapped, self.optimizer, closure)
+        return self.drive.step(self.wrapped, self.optimizer)
 
 
 class Plain(Trained):
@@ -92,6 +101,6 @@ class Plain(Trained):
         """Scale all gradients together down to a norm."""
         nn.utils.clip_grad_norm_(self.replica.parameters(), norm)
 
-    def step(self) -> None:
+    def step(self, closure: Closure | None = None) -> object:
         """Make the optimizer step."""
-        self.optimizer.step()
+        return self.optimizer.step(closure)
