@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ZeroGrad = Literal["set_to_none", "zero", "never", "mixed"]
-Values = Literal["integer", "real", "faint"]
+Values = Literal["integer", "real", "faint", "scarce"]
 Init = Literal["distinct", "equal", "rearranged", "unset"]
 Loss = Literal["tagged", "mse"]
 
@@ -67,7 +67,8 @@ class TrainingCase(Situated, Strict):
             `rearranged` if from the same numbers in another order on each rank; `unset` if all
             ranks but the first hold NaN, as memory that nobody has set.
         values: `integer` draws small integers, so that most arithmetic is exact; `real` draws
-            fractions; `faint` also draws zeros of both signs, subnormal and other tiny numbers.
+            fractions; `faint` also draws zeros of both signs, subnormal and other tiny numbers;
+            `scarce` draws fractions, and zeros for fifteen of sixteen numbers of the samples.
         log2_scale: Inputs are multiplied by 2**log2_scale (large magnitudes).
         zero_grad: The way in which gradients are cleared before each backward, or `never`. `mixed`
             sets every second parameter's gradient to None and zeroes the others in place; in the

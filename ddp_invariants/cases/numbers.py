@@ -51,7 +51,8 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
 
     Fractions are odd multiples of 2**-12, so that float32 and float64 hold them exactly and none is
     zero. Faint numbers are fractions in one of four places. In the others they are zeros with
-    the fractions' signs, numbers that are subnormal in float32, and products with 2**-100.
+    the fractions' signs, numbers that are subnormal in float32, and products with 2**-100. Scarce
+    numbers are fractions, but most numbers of samples are zeros.
 
     Returns:
         Shape (count,), float64.
@@ -60,7 +61,9 @@ def numbers(case: TrainingCase, name: str, count: int) -> FloatArray:
     if case.values == "integer":
         return _INTEGERS[(drawn >> np.uint64(62)).astype(np.intp)]
     fractions: FloatArray = ((drawn >> np.uint64(52)).astype(np.float64) * 2 + 1) / 4096 - 1
-    if case.values == "real":
+    if case.values == "scarce" and name == "samples":
+        return np.where(drawn & np.uint64(15), 0.0, fractions)
+    if case.values != "faint":
         return fractions
     factors: FloatArray = _FAINT[(drawn & np.uint64(3)).astype(np.intp)]
     faint: FloatArray = fractions * factors

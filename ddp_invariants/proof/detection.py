@@ -177,6 +177,7 @@ _CONTENTS: dict[str, Callable[[TrainingCase], bool]] = {
     "batch above one": lambda case: case.data.batch_size > 1,
     "fractions": lambda case: case.values == "real",
     "tiny numbers and zeros": lambda case: case.values == "faint",
+    "mostly zeros": lambda case: case.values == "scarce",
     "large or small values": lambda case: case.log2_scale != 0,
     "withheld results": lambda case: case.perturbation.kind == "withheld",
     "delayed collectives": lambda case: case.perturbation.kind in ("delays", "late"),

@@ -35,7 +35,7 @@ _OF_NUMBERS = frozenset(
         *("one rank", "several ranks", "several steps", "accumulation", "several runs", "batches"),
         *("padding", "fewer samples than ranks", "no samples", "several epochs", "a seed"),
         *("a large seed", "a later epoch", "a large epoch", "many ranks", "a long dataset"),
-        *("real numbers", "faint numbers", "scaled inputs"),
+        *("real numbers", "faint numbers", "scarce numbers", "scaled inputs"),
         *("perturbation", "turns"),
     }
 )

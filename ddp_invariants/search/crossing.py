@@ -70,7 +70,7 @@ def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:
         optimizer=_optimizer(case.optimizer, probe.optimizer),
         steps=max(case.steps, probe.steps),
         accumulation=max(case.accumulation, probe.accumulation),
-        values="real" if case.values == "faint" else case.values,
+        values="real" if case.values in ("faint", "scarce") else case.values,
         log2_scale=min(case.log2_scale, 0) if narrow else case.log2_scale,
         data=replace(case.data, samples=max(case.data.samples, changes.get("world_size", 1))),
         **changes,

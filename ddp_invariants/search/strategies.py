@@ -121,10 +121,10 @@ _OPTIMIZERS = st.sampled_from(
     )
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
-_VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 11 + ("faint",)
+_VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 10 + ("faint", "scarce", "scarce")
 _STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 14 + ("rearranged", "unset"))
 _WITH_FAINT = frozenset({"linear", "scale", "convolution", "mixed", "empty"})
-"""The kinds of layers that are drawn with tiny numbers.
+"""The kinds of layers that are drawn with tiny numbers, or with many zeros.
 
 Others choose by an input's sign or exponent, which a number below the smallest of a format loses,
 or multiply by a number that may have become zero.
@@ -277,8 +277,8 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
         log2_scale = min(log2_scale, 0)
     # In a narrow format, the rounding of tiny numbers depends on the moment at which an
     # implementation divides.
-    if narrow or not _WITH_FAINT.issuperset(layer.kind for layer in draft.model.layers):
-        values = "real" if values == "faint" else values
+    if (narrow and values == "faint") or not _WITH_FAINT.issuperset(layer.kind for layer in draft.model.layers):
+        values = "real" if values in ("faint", "scarce") else values
     _draw_situations(draft, "timing", "forwards")
     case = TrainingCase(
         model=draft.model,

@@ -404,6 +404,14 @@ def test_faint_numbers_are_fractions_zeros_subnormal_and_tiny_numbers() -> None:
     assert min(len(zeros), subnormal.sum(), tiny.sum(), plain.sum()) > 50
 
 
+def test_scarce_numbers_are_mostly_zeros_in_samples_alone() -> None:
+    """Parameters have no zeros, so that gradients are mostly zeros but not always."""
+    case = replace(SIMPLEST, values="scarce")
+    zeros = numbers.numbers(case, "samples", 400) == 0
+    assert 320 < zeros.sum() < 400
+    assert numbers.parameters(case, 0, 400).all()
+
+
 def test_no_gradient_is_left_in_place_by_kernels_that_overwrite_it() -> None:
     """Gradients that a step overwrites are no sums of local gradients in the next step."""
     nesterov = Optimizer(momentum=0.5, nesterov=True, kernels="foreach")
