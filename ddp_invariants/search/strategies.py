@@ -277,7 +277,9 @@ def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
         log2_scale = min(log2_scale, 0)
     # In a narrow format, the rounding of tiny numbers depends on the moment at which an
     # implementation divides.
-    if (narrow and values == "faint") or not _WITH_FAINT.issuperset(layer.kind for layer in draft.model.layers):
+    if (narrow and values == "faint") or not _WITH_FAINT.issuperset(
+        layer.kind for layer in draft.model.layers
+    ):
         values = "real" if values in ("faint", "scarce") else values
     _draw_situations(draft, "timing", "forwards")
     case = TrainingCase(

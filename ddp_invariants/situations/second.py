@@ -43,13 +43,13 @@ class SecondWrapper(Situation):
         use: `unused`: another model is wrapped as well, and never called. `in turn`: another model
             makes a step before each step. `inside`: another model makes its step between a forward
             and its backward. `crossed`: both forwards come before both backwards, which come in the
-            same order. `joint`: one backward of the sum of both losses. `paused`: another model
-            makes a step before each step, and the whole step runs inside the `no_sync` of that
-            model's wrapper, as that of a discriminator whose gradients nobody needs. `before`:
-            another model was trained before, and its wrapper is deleted. `smaller`: all ranks but
-            the last have wrapped another model over a group of their own before. `again`: the same
-            model was wrapped and trained for a step, and has its first values again; that wrapper
-            is deleted. `kept`: the same, and that wrapper still exists.
+            same order. `joint`: one backward of the sum of both losses, or both backwards of two
+            engines. `paused`: another model makes a step before each step, and the whole step runs
+            inside the `no_sync` of that model's wrapper, as that of a discriminator whose gradients
+            nobody needs. `before`: another model was trained before, and its wrapper is deleted.
+            `smaller`: all ranks but the last have wrapped another model over a group of their own
+            before. `again`: the same model was wrapped and trained for a step, and has its first
+            values again; that wrapper is deleted. `kept`: the same, and that wrapper still exists.
     """
 
     beyond_scripts: ClassVar[str] = "the program has a second wrapper"

@@ -62,6 +62,15 @@ class Engine(UsualCall):
         loss.backward()
 
 
+class WholeEngine(Unfinished):
+    """A wrapper whose backward also averages the gradients."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Run backward from the loss, and average the gradients."""
+        loss.backward()
+        self.exchange()
+
+
 class Stage(UsualCall):
     """A wrapper with methods of an engine's names that are not called as an engine's."""
 

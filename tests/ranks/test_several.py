@@ -1,6 +1,7 @@
 """Wrappers beside others, in unusual surroundings, and in processes that have trained before."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -12,7 +13,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.records.verdict import Violation
 from ddp_invariants.situations.capability import BASE, GENTLE
 from ddp_invariants.situations.earlier import EarlierRuns
-from ddp_invariants.situations.second import Second, SecondWrapper
+from ddp_invariants.situations.second import BESIDE, Second, SecondWrapper
 from ddp_invariants.situations.surroundings import Surrounding, Surroundings
 
 FAULTS = "ddp_invariants.faults.several:"
@@ -37,6 +38,15 @@ def test_a_right_wrapper_is_right_beside_others_and_in_any_surroundings(
         failed = {name: found.failure for name, found in findings.items() if found.failure}
         assert failed == {}, situation
         assert findings[rule].met, situation
+
+
+def test_two_engines_run_their_own_backwards(make_trial: TrialMaker) -> None:
+    """An engine's backward averages the gradients of its own model alone, so both are called."""
+    trial = make_trial(ddp=str(Path(__file__).parents[1] / "helpers/shapes.py:WholeEngine"))
+    for use in BESIDE:
+        findings = trial.really(CASE.with_situation(SecondWrapper(use)), rule="LIVE-6")
+        assert findings["LIVE-6"].failure is None, use
+        assert findings["LIVE-6"].met, use
 
 
 @pytest.mark.parametrize(

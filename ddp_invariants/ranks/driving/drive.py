@@ -176,6 +176,10 @@ class Drive:
             else nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
         )
 
+    def runs_backward(self, wrapped: Any) -> bool:
+        """Return whether the adapter or the wrapper runs backward, and not the program."""
+        return "backward" in self.driver.methods or self._engine("backward", wrapped)
+
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):
             return wrapped.step()

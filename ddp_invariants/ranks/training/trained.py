@@ -53,6 +53,11 @@ class Trained:
         """Run a backward."""
         self.drive.backward(self.wrapped, self.optimizer, loss)
 
+    @property
+    def runs_backward(self) -> bool:
+        """True if the implementation runs the backward itself, as an engine does."""
+        return self.drive.runs_backward(self.wrapped)
+
     def after_backward(self) -> None:
         """Call what finishes a backward that is synchronised."""
         self.drive.after_backward(self.wrapped, self.optimizer)

@@ -80,7 +80,9 @@ class SecondWrapper(Effect):
             second_stepper.take_step(self._step)
             backward(share)
         else:
-            order = _crossed if self._use == "crossed" else _joint
+            # An engine's backward serves its own model alone, so the program calls both.
+            alone = second_stepper.trained.runs_backward
+            order = _crossed if self._use == "crossed" or alone else _joint
             meanwhile = _Meanwhile(second_stepper.setup, partial(order, backward, share))
             effects = second_stepper.effects
             second_stepper.program.effects = (*effects, meanwhile)
