@@ -27,6 +27,7 @@ from ddp_invariants.implementation.declarations import (
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
+from ddp_invariants.invariants.loss import DISPLACED
 from ddp_invariants.invariants.rule import Script, invariant_of
 from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView
 from ddp_invariants.processes.pool import Pool
@@ -190,6 +191,9 @@ def _too_much(
         and not shown.follows_unused,
         "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
         and not shown.follows_dropout,
+        "the wrapper changes random numbers, which the script gives to the twin as well": (
+            stored.failure.fact == DISPLACED
+        ),
         "a loss is scaled, and a script then shows only rules about skipped steps, or about equal "
         "values on all ranks": case.scaler is not None
         and (

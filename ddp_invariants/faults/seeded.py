@@ -26,15 +26,32 @@ class SeedsEachRank(_Reference):
 
 
 class DrawsNumbersOfItsOwn(_Reference):
-    """Right: every forward takes numbers from the default generator, and each rank takes a
-    different amount.
+    """Right: after every forward, each rank takes another amount of numbers from the default
+    generator.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        torch.rand(1 + 3 * dist.get_rank())
         result = super().forward(*args, **kwargs)
+        torch.rand(1 + 3 * dist.get_rank())
         torch.randperm(5)
         return result
+
+
+class DrawsBeforeItsModule(_Reference):
+    """Every fourth forward checks a parameter that it draws from the default generator, so the module
+    draws other numbers than without a wrapper (no public incident found).
+
+    LOSS-1: before its module does.
+    """
+
+    forwards = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.forwards += self.training
+        if self.forwards % 4 == 3:
+            parameters = list(self.module.parameters())
+            torch.isfinite(parameters[int(torch.randint(len(parameters), ()))]).all()
+        return super().forward(*args, **kwargs)
 
 
 class EvaluatesOnAForkedGenerator(_Reference):

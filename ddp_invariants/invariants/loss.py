@@ -20,11 +20,13 @@ _SOURCE = (
 )
 
 CAST = "a forward under autocast"
+DISPLACED = "a wrapper's forward changes the random numbers that its module draws"
 
 
 @training.rule(
     "LOSS-1",
-    "Each rank's loss is bitwise the loss of its unwrapped twin on the same batch.",
+    "Each rank's loss is bitwise the loss of its unwrapped twin on the same batch, from the same state "
+    "of the random number generator.",
     needs=(CAST,),
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, autocast=4),
@@ -36,7 +38,7 @@ CAST = "a forward under autocast"
 def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare each rank's loss bitwise with that of its unwrapped twin module.
 
-    The wrapper must neither mix ranks nor change the forward.
+    The wrapper must neither mix ranks nor change the forward, nor the random numbers in it.
     """
     tally.meet({CAST: view.case.autocast})
     for micro in view.all_micro_steps("loss"):
@@ -52,6 +54,28 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
                     f"{number(wrapped)}, the unwrapped module's loss is {number(twin)}",
                 )
                 return losses.of_loss(view, failure, micro, tensors.layout.slots[0].dtype)
+    return _displaced(view)
+
+
+def _displaced(view: EvidenceView) -> Failure | None:
+    """Return the failure if the module draws other numbers than it would without the wrapper.
+
+    The twin repeats the numbers that the wrapped module drew. The numbers themselves are those that
+    the default generator gives next when the program calls the wrapper, and not the module. A
+    wrapper that starts at the first forward may do there what others do on construction.
+    """
+    starting = view.declared.init in ("first_forward", "first_step")
+    for rank, evidence in enumerate(view.evidence.ranks):
+        for micro in evidence.displaced:
+            if micro or not starting:
+                return Failure(
+                    "LOSS-1",
+                    DISPLACED,
+                    f"rank {rank} of {view.case.world_size}, {view.at(micro)}",
+                    "other random numbers than the default generator gives next when the program "
+                    "calls the wrapper",
+                    "the wrapper draws from the default generator before its module does, or seeds it",
+                )
     return None
 
 

@@ -50,7 +50,8 @@ def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failu
     """Compare each forward's bits with those of other ranks, and of the same rank's other forwards.
 
     The numbers that the program draws before each step are compared in the same way, in every case.
-    A wrapper may draw any amount of random numbers for itself, and may seed each rank anew.
+    A wrapper may draw random numbers for itself outside forwards (LOSS-1), and may seed each rank
+    anew when it is made.
     """
     drawn = _drawn(view) if view.case.model.draws else []
     failure = _in_training(view, drawn) or _in_evaluation(view)

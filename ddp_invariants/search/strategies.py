@@ -26,6 +26,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.search.crossing import CROSSED, crossed
+from ddp_invariants.search.lasting import lasting
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
 from ddp_invariants.search.scale import scaled
@@ -150,6 +151,8 @@ _LARGER = (0,) * 86 + (5, 6, 8, 7) * 3 + (16, 9)
 """Larger worlds in place of the drawn size: one in eight has 5 to 8 ranks, one in fifty more."""
 _ADDITIONS = st.sampled_from(("",) * (4 * len(CROSSED)) + CROSSED)
 """A capability that one case in five has besides all that is drawn."""
+_LASTING = st.sampled_from((0,) * 96 + (1, 2, 3, 4))
+"""The number by which one case in twenty-five lasts; 0 for the others."""
 _OUTSIDE = (0,) * 14 + (1, 2)
 """The numbers of ranks that train nothing."""
 
@@ -213,6 +216,8 @@ def training_cases(
     case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
     addition = draw(_ADDITIONS)
     case = crossed(case, addition, scope) if addition else case
+    number = draw(_LASTING)
+    case = lasting(case, number) if number else case
     # A rule about capacities judges no case without one.
     return scope.fit(replace(case, bucket_cap=case.bucket_cap or cap) if capped else case)
 

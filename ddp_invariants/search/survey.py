@@ -4,7 +4,8 @@ By chance, most of three hundred cases would be plain, and a situation that one 
 six cases would be met once or never. A survey therefore draws in blocks. A third of the cases come
 from the rules that have drawn least, and the others contain what was met least. Each capability, each
 of its varieties and each situation counts, so the plan knows a new situation as soon as it is registered.
-To each of these the plan adds the capabilities that the feature has met least.
+To each of these the plan adds the capabilities that the feature has met least, and a third of them
+last for some more steps.
 """
 
 from collections import Counter
@@ -24,6 +25,7 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.crossing import CROSSED, crossed
+from ddp_invariants.search.lasting import lasting
 from ddp_invariants.search.scale import LARGE, grown
 from ddp_invariants.search.search import Asked
 from ddp_invariants.search.strategies import cases_for, unlike
@@ -34,6 +36,8 @@ BLOCK = 16
 """Cases of a block from the rules that have drawn least; twice as many others aim at features."""
 _ADDED = 3
 """Capabilities that are added to a case that aims at a feature."""
+_LASTS = 3
+"""The blocks of which one has cases that last."""
 ENOUGH = 20
 """Cases that contain a feature, after which the survey no longer aims at it."""
 
@@ -161,12 +165,15 @@ class Plan:
             if offered:
                 names.append(min(offered, key=partial(self._times_met, tuple(names))))
 
+        number = self._blocks // _LASTS if self._blocks % _LASTS == 0 else None
+
         def with_additions(drawn: Asked) -> Asked:
             case = drawn.case
             if not isinstance(case, TrainingCase):
                 return drawn
             for name in names[1:]:
                 case = crossed(case, name, self.scope)
+            case = case if number is None else lasting(case, number)
             return drawn._replace(case=self.scope.fit(case))
 
         return asked.map(with_additions)

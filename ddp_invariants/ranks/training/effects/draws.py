@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.layers.dropout import Dropout
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
@@ -27,6 +28,7 @@ class Draws(Effect):
         super().__init__(setup)
         self._noticed: list[tuple[int, Tensor]] = []
         self._drawn: dict[int, list[Tensor] | None] = {}
+        self._generator = torch.Generator()
 
     def on_replica(self, replica: Replica) -> None:
         """Notice every number that a forward of the replica draws."""
@@ -37,8 +39,9 @@ class Draws(Effect):
         self._noticed.append((place, factors))
 
     def before_forward(self) -> None:
-        """Forget numbers drawn before."""
+        """Forget numbers drawn before, and keep the state of the default generator."""
         self._noticed = []
+        self._generator.set_state(torch.get_rng_state())
 
     def after_forward(self, record: Record, moment: str, *numbers: int) -> None:
         """Note the numbers drawn, or nothing unless each layer drew exactly once."""
@@ -56,7 +59,19 @@ class Draws(Effect):
         for number in numbers:
             if moment == "drawn":
                 self._drawn[number] = factors
+                if factors is not None and self._displaced(factors):
+                    record.facts.setdefault("displaced", []).append(number)
             record.tensors(moment, number, zip(names, kept, strict=True))
+
+    def _displaced(self, factors: list[Tensor]) -> bool:
+        """Return whether layers drew other numbers than the generator gave next at the call."""
+        if self.setup.rank_device.on_device or any(bool((each == 1).all()) for each in factors):
+            return False  # Another generator, or a layer in evaluation, which draws nothing.
+        generator = torch.Generator()
+        generator.set_state(self._generator.get_state())
+        return any(
+            not each.equal(Dropout.draw(each.shape, each.device, generator)) for each in factors
+        )
 
     def repeat(self, replica: Replica, number: int, inputs: Tensor) -> bool:
         """Have a replica's next forward draw the numbers of a micro-step.

@@ -24,8 +24,13 @@ class Dropout(nn.Module):
     def factors(self, x: Tensor) -> Tensor:
         """Draw the factors of an input: 0 and 2 in training, 1 in evaluation."""
         if self.training:
-            return (torch.rand(x.shape, device=x.device) < 0.5).float() * 2
+            return self.draw(x.shape, x.device)
         return torch.ones_like(x).float()
+
+    @staticmethod
+    def draw(shape: Any, device: Any, generator: Any = None) -> Tensor:
+        """Draw factors, from the default generator unless another one is given."""
+        return (torch.rand(shape, device=device, generator=generator) < 0.5).float() * 2
 
 
 class NotedDropout(Dropout):

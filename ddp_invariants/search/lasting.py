@@ -1,0 +1,66 @@
+"""Lasting cases: a drawn case that goes on for a few more steps.
+
+Some code changes its course after a few steps: it has learned by then which parameters are used, or
+it looks at something only now and then. Most drawn cases end before.
+"""
+
+from dataclasses import replace
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.program import Unused
+from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.unused import UnusedLayers
+
+STEPS = (5, 6, 7, 8)
+"""The steps of a lasting case. Most other cases have fewer; a few, which `scale` draws, have more."""
+_MOST_ELEMENTS = 1000
+_SMALL_RATE = -9
+"""Binary logarithm of a learning rate at which most models do not diverge in that time."""
+
+
+def lasting(case: TrainingCase, number: int) -> TrainingCase:
+    """Return a drawn case with 5 to 8 steps, unchanged if it cannot have them or is large.
+
+    Args:
+        case: The case.
+        number: A number that chooses the steps. An odd one also has a layer that no rank uses
+            before the last two steps, if the case has unused layers.
+    """
+    steps = STEPS[number % len(STEPS)]
+    elements = sum(
+        size
+        for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
+        for size in layer.sizes(width)
+    )
+    if case.rounds > 1 or case.kills or case.steps >= steps or elements > _MOST_ELEMENTS:
+        return case
+    optimizer = replace(case.optimizer, log2_lr=min(case.optimizer.log2_lr, _SMALL_RATE))
+    try:
+        longer = replace(
+            case,
+            steps=steps,
+            optimizer=optimizer,
+            # In more steps, integers would leave the exact numbers.
+            values="real" if case.values == "integer" else case.values,
+            log2_scale=min(case.log2_scale, 0),
+        )
+        return _used_late(longer) if number % 2 else longer
+    except CaseError:
+        return case
+
+
+def _used_late(case: TrainingCase) -> TrainingCase:
+    """Return the case with a layer that is first used at the last step but one.
+
+    The case is unchanged if it has no unused layers.
+
+    Raises:
+        CaseError: Nothing else would be trained before.
+    """
+    found = case.get(UnusedLayers)
+    if found is None:
+        return case
+    layer = found.layers[0].layer
+    return case.with_situation(
+        UnusedLayers(tuple(Unused(layer, step=step) for step in range(case.steps - 2)))
+    )

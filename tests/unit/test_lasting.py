@@ -1,0 +1,40 @@
+"""Cases that last: what a drawn case keeps, and what it gets."""
+
+from dataclasses import replace
+
+import pytest
+
+from ddp_invariants.cases.program import Unused
+from ddp_invariants.search.lasting import STEPS, lasting
+from ddp_invariants.situations.capability import BASE, GENTLE
+from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.unused import UnusedLayers
+
+UNUSED = BASE.with_situation(UnusedLayers((Unused(2, rank=1, step=1),)))
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_case_lasts_and_keeps_its_situations(number: int) -> None:
+    """Only the steps change, and the learning rate if it was large."""
+    case = GENTLE.with_situation(Clipping(1.0))
+    assert lasting(case, number) == replace(case, steps=STEPS[number])
+
+
+def test_an_odd_number_uses_a_layer_late() -> None:
+    """No rank uses the layer before the last step but one."""
+    found = lasting(UNUSED, 1).get(UnusedLayers)
+    assert found is not None
+    assert found.layers == tuple(Unused(2, step=step) for step in range(STEPS[1] - 2))
+    assert lasting(UNUSED, 2).situations == UNUSED.situations
+
+
+def test_integers_become_fractions() -> None:
+    """After more steps integers would no longer be exact, and a high rate would diverge."""
+    longer = lasting(BASE, 2)
+    assert (longer.values, longer.optimizer.log2_lr) == ("real", -9)
+
+
+@pytest.mark.parametrize("case", [replace(BASE, rounds=2), replace(BASE, steps=9)])
+def test_a_long_case_stays_as_it_is(case: object) -> None:
+    """A case that is repeated, or has as many steps, gets no more."""
+    assert lasting(case, 2) is case  # type: ignore[arg-type]  # both are training cases
