@@ -357,3 +357,47 @@ class LenOfTheRest(DistributedSampler):
     def order(self) -> list[int]:
         self.consumed = 0
         return super().order()
+
+
+class IndicesOfTheWhole(DistributedSampler):
+    """The indices of a Subset are those into the dataset behind it (no public incident found).
+
+    SHARD-4: a subset of a dataset gives other indices.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self.whole = list(getattr(dataset, "indices", range(len(dataset))))
+
+    def order(self) -> list[int]:
+        return [self.whole[index] for index in super().order()]
+
+
+class OrderSinceLen(DistributedSampler):
+    """len computes the order and keeps it for the next iteration, whatever epoch is set meanwhile
+    (no public incident found).
+
+    SHARD-4: len(sampler) changes during an iteration, or changes the indices.
+    """
+
+    kept: list[int] | None = None
+
+    def __len__(self) -> int:
+        if self.kept is None and self.consumed == 0:
+            self.kept = []  # Its own length is asked below.
+            self.kept = super().order()
+        return super().__len__()
+
+    def order(self) -> list[int]:
+        kept, self.kept = self.kept, []
+        order = kept or super().order()
+        self.kept = None
+        return order

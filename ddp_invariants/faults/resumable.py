@@ -531,3 +531,22 @@ class StaysInTheOldWorld(Elastic):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.world_size = state["world_size"]
+
+
+class OrderOfTheLastIteration(Slices):
+    """An order is computed once for each call of set_epoch, so a state that is loaded into a sampler in
+    use continues in the order that the sampler iterated last (no public incident found).
+
+    SHARD-9: loaded into a sampler in use.
+    """
+
+    order: list[int] | None = None
+
+    def mine(self) -> list[int]:
+        if self.order is None:
+            self.order = super().mine()
+        return self.order
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.order = None

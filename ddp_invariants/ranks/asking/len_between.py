@@ -10,11 +10,14 @@ from ddp_invariants.situations.asking.len_between import LenBetween
 def len_between(
     situation: LenBetween, case: ShardCase, make: SamplerMaker, rank: int
 ) -> Asked | None:
-    """Call `len` before, during and after an iteration."""
+    """Call `len` before, during and after an iteration, and before another epoch is set."""
     del situation
     sampler = in_last_epoch(case, make, rank)
     if not hasattr(sampler.sampler, "__len__"):
         return None
     plain = sampler.indices()
     got, lengths = sampler.with_lengths()
-    return Asked([got, lengths], [plain, [lengths[0]] * len(lengths)])
+    sampler.set_epoch(case.epochs[-1] + 1)
+    sampler.with_lengths()
+    sampler.set_epoch(case.epochs[-1])
+    return Asked([got, lengths, sampler.indices()], [plain, [lengths[0]] * len(lengths), plain])

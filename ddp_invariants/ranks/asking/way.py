@@ -88,9 +88,15 @@ def in_last_epoch(case: ShardCase, make: SamplerMaker, rank: int) -> RankSampler
 
 
 def continued(
-    case: ShardCase, make: SamplerMaker, rank: int, *, keep: bool = False, left_after: int = 0
+    case: ShardCase,
+    make: SamplerMaker,
+    rank: int,
+    *,
+    keep: bool = False,
+    left_after: int = 0,
+    used: bool = False,
 ) -> Asked | None:
-    """Load a saved state into a new sampler, which must yield the rest of the epoch.
+    """Load a saved state into another sampler, which must yield the rest of the epoch.
 
     Args:
         case: The case.
@@ -98,6 +104,7 @@ def continued(
         rank: The rank.
         keep: True to load the state itself, which is not copied while the sampler goes on.
         left_after: The items of an iteration that is left before; 0 for no such iteration.
+        used: True to load the state into a sampler that has iterated the next epoch.
     """
     known = in_last_epoch(case, make, rank)
     if not known.saves or make.scatters:
@@ -110,5 +117,8 @@ def continued(
     taken, state, rest = saving.saved(case.saved_after or 1, keep=keep)
     if not rest:
         return None  # A state saved at the end may belong to the next epoch.
+    if used:
+        loading.set_epoch(epoch + 1)
+        loading.indices()
     loading.load(state, epoch)
     return Asked([taken, loading.indices()], [taken, rest])

@@ -21,7 +21,9 @@ from ddp_invariants.situations.asking.left_out import LeftOut
 from ddp_invariants.situations.asking.len_between import LenBetween
 from ddp_invariants.situations.asking.one_by_one import OneByOne
 from ddp_invariants.situations.asking.positional import Positional
+from ddp_invariants.situations.asking.rolled_back import RolledBack
 from ddp_invariants.situations.asking.set_again import SetAgain
+from ddp_invariants.situations.asking.subset import Subset
 from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 
 __all__ = [
@@ -40,7 +42,9 @@ __all__ = [
     "LenBetween",
     "OneByOne",
     "Positional",
+    "RolledBack",
     "SetAgain",
+    "Subset",
     "UnsetEpoch",
 ]
 
@@ -61,6 +65,8 @@ WAYS: tuple[type[ShardSituation], ...] = (
     AfterAnother,
     Kept,
     LeftBefore,
+    Subset,
+    RolledBack,
 )
 """The classes, in the order in which a case lists them."""
 

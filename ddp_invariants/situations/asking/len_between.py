@@ -11,7 +11,7 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 
 @dataclass(frozen=True)
 class LenBetween(ShardSituation):
-    """Calls of `len(sampler)` before, during and after an iteration.
+    """Calls of `len(sampler)` before, during and after an iteration, and before the next epoch is set.
 
     None of them may change the indices, and all must return one number.
     """
