@@ -63,6 +63,11 @@ ROWS = {
         "--ddp torch --ddp-arg static_graph=True",
         report="torch_static_graph_caught_error",
     ),
+    "torch DDP, gradient_as_bucket_view": Row(
+        "torch",
+        "--ddp torch --ddp-arg gradient_as_bucket_view=True",
+        report="torch_ddp_unreached",
+    ),
     "torch replicate": Row(
         "torch",
         "--ddp torch.distributed._composable.replicate:replicate",
@@ -77,6 +82,23 @@ ROWS = {
     "accelerate": Row("accelerate", "--ddp accelerate"),
     "Lightning Fabric": Row("fabric", "--ddp fabric"),
     "ignite": Row("ignite", "--ddp ignite"),
+    "opacus": Row(
+        "opacus",
+        "--ddp opacus.distributed:DifferentiallyPrivateDistributedDataParallel "
+        "--after opacus.distributed:average_gradients",
+        report="opacus_strided",
+    ),
+    "fairscale OSS": Row(
+        "fairscale",
+        "--ddp torch --opt fairscale.optim.oss:OSS",
+        report="fairscale_oss_transposed",
+    ),
+    "fairscale ShardedDataParallel": Row(
+        "fairscale",
+        "--ddp fairscale.nn.data_parallel:ShardedDataParallel --opt fairscale.optim.oss:OSS",
+        '[ddp]\ngradients = "hidden"\n',
+        "fairscale_sharded_zero_grad",
+    ),
     "torch DistributedSampler": Row("torch", "--sampler torch"),
     "torchdata StatefulDistributedSampler": Row(
         "torchdata",
@@ -88,6 +110,21 @@ ROWS = {
         "--sampler accelerate.data_loader:BatchSamplerShard",
         '[sampler]\npadding = "batch"\n',
         "accelerate_shard_rank",
+    ),
+    "accelerate IterableDatasetShard": Row(
+        "accelerate",
+        "--sampler accelerate.data_loader:IterableDatasetShard",
+        '[sampler]\npadding = "batch"\n',
+    ),
+    "transformers ShardSampler": Row(
+        "transformers",
+        "--sampler transformers.trainer_pt_utils:ShardSampler",
+        '[sampler]\npadding = "batch"\n',
+    ),
+    "transformers IterableDatasetShard": Row(
+        "transformers",
+        "--sampler transformers.trainer_pt_utils:IterableDatasetShard",
+        '[sampler]\npadding = "batch"\n',
     ),
     "transformers DistributedSamplerWithLoop": Row(
         "transformers",
@@ -112,6 +149,25 @@ ROWS = {
     ),
     "mmengine DefaultSampler": Row(
         "mmengine", "--sampler mmengine.dataset:DefaultSampler", report="mmengine_empty"
+    ),
+    "mmengine InfiniteSampler": Row(
+        "mmengine", "--sampler mmengine.dataset:InfiniteSampler", '[sampler]\npadding = "endless"\n'
+    ),
+    "speechbrain DistributedSamplerWrapper": Row(
+        "speechbrain", "--sampler speechbrain.dataio.sampler:DistributedSamplerWrapper"
+    ),
+    "webdataset split_by_node": Row(
+        "webdataset", "--sampler webdataset:split_by_node", '[sampler]\npadding = "none"\n'
+    ),
+    "torchft DistributedSampler": Row(
+        "torchft",
+        "--sampler torchft.data:DistributedSampler --sampler-arg replica_rank=0 "
+        "--sampler-arg num_replica_groups=1",
+    ),
+    "ultralytics ContiguousDistributedSampler": Row(
+        "ultralytics",
+        "--sampler ultralytics.data.build:ContiguousDistributedSampler",
+        '[sampler]\npadding = "none"\n',
     ),
     "MONAI DistributedSampler": Row("monai", "--sampler monai.data:DistributedSampler"),
 }
