@@ -31,8 +31,9 @@ class Called(Composed):
 class Main(Called):
     """A composed wrapper that keeps gradients in `.main_grad`, in float32 or a wider format."""
 
-    # The loop clears the main gradients before each step.
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("never_zeroed",)}
+    # The loop clears the main gradients before each step. Of two wrappers of one module, the first
+    # takes each gradient.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("never_zeroed", "wrapped_again")}
 
     def _plan(self) -> None:
         super()._plan()
@@ -102,21 +103,23 @@ class Sharded(Composed):
         self._owners = self._dealt(_parameters(optimizer), owners)
         plain = optimizer.step
         optimizer.step = MethodType(  # type: ignore[method-assign]  # as libraries do
-            lambda self, *args, **kwargs: wrapper._step(self, lambda: plain(*args, **kwargs)),
-            optimizer,
+            lambda self, closure=None: wrapper._step(self, plain, closure), optimizer
         )
         wrapper = self
 
     @torch.no_grad()
-    def _step(self, optimizer: Optimizer, plain: Callable[[], Any]) -> Any:
+    def _step(
+        self, optimizer: Optimizer, plain: Callable[[], Any], closure: Callable[[], Any] | None
+    ) -> Any:
         """Update the parameters that this rank owns, and take the others from their owners."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
         owned = [*zip(_parameters(optimizer), self._owners, strict=True)]
         rank = dist.get_rank(self.group)
         others = [parameter for parameter, owner in owned if owner != rank]
         gradients = [parameter.grad for parameter in others]
         for parameter in others:
             parameter.grad = None
-        loss = plain()
+        plain()
         for parameter, gradient in zip(others, gradients, strict=True):
             parameter.grad = gradient
         for parameter, owner in owned:
