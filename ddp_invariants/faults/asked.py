@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sized
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 import torch.distributed as dist
@@ -357,6 +357,26 @@ class LenOfTheRest(DistributedSampler):
     def order(self) -> list[int]:
         self.consumed = 0
         return super().order()
+
+
+class YieldsSamples(DistributedSampler):
+    """Right: a rank's samples themselves are yielded, and no indices."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        self.dataset = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        for index in super().__iter__():
+            yield self.dataset[index]
 
 
 class IndicesOfTheWhole(DistributedSampler):

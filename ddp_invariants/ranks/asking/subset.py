@@ -1,5 +1,7 @@
 """A dataset that is a part of another one (`situations.asking.subset`)."""
 
+from typing import Any
+
 from torch.utils import data
 
 from ddp_invariants.cases.case import ShardCase
@@ -15,6 +17,7 @@ def subset(situation: Subset, case: ShardCase, make: SamplerMaker, rank: int) ->
     if make.source_kind != "dataset" or make.scatters:
         return None
     samples = case.data.samples
-    whole, half = range(2 * samples), range(samples, 2 * samples)
-    part: data.Subset[int] = data.Subset(whole, half)  # type: ignore[arg-type]  # a range will do
+    # An implementation may yield samples for indices. Each sample of the half is its own index.
+    whole: Any = [*range(samples), *range(samples)]
+    part: data.Subset[int] = data.Subset(whole, range(samples, 2 * samples))
     return Asked([in_last_epoch(case, make.called(replaced={make.source: part}), rank).indices()])
