@@ -183,4 +183,5 @@ def test_whatever_a_rank_computes_with_is_on_its_device() -> None:
     seen = json.loads(done.stdout)
     assert seen["cases"] >= 100
     assert seen["away"] > 1000
-    assert set(seen) == {"away", "cases"}
+    assert seen["counts of steps"] > 10
+    assert set(seen) == {"away", "cases", "counts of steps"}
