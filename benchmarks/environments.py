@@ -20,17 +20,10 @@ LIBRARIES = {
     "mmengine": "mmengine addict yapf termcolor platformdirs opencv-python-headless",
     "opacus": "opacus scipy opt-einsum",
     "monai": "monai",
-    "speechbrain": "speechbrain hyperpyyaml ruamel.yaml ruamel.yaml.clib sentencepiece joblib scipy "
-    "tqdm huggingface_hub httpx httpcore h11 requests urllib3 charset-normalizer soundfile",
     "torch": "",
     "torchdata": "torchdata",
-    "torchft": "torchft-nightly opentelemetry-api opentelemetry-sdk opentelemetry-semantic-conventions "
-    "opentelemetry-exporter-otlp-proto-http opentelemetry-exporter-otlp-proto-common "
-    "opentelemetry-proto googleapis-common-protos protobuf requests urllib3 charset-normalizer",
     "transformers": "transformers tokenizers safetensors regex huggingface_hub httpx2 httpcore2 "
     "h2 hpack hyperframe anyio hf-xet tqdm truststore",
-    "ultralytics": "ultralytics opencv-python-headless pillow requests urllib3 charset-normalizer "
-    "pyyaml tqdm psutil",
     "webdataset": "webdataset braceexpand pyyaml",
 }
 """The distributions that a library needs beside torch; the first one is the library."""

@@ -115,16 +115,19 @@ ROWS = {
         "accelerate",
         "--sampler accelerate.data_loader:IterableDatasetShard",
         '[sampler]\npadding = "batch"\n',
+        "accelerate_shard_rank",
     ),
     "transformers ShardSampler": Row(
         "transformers",
         "--sampler transformers.trainer_pt_utils:ShardSampler",
         '[sampler]\npadding = "batch"\n',
+        "transformers_shard_rank",
     ),
     "transformers IterableDatasetShard": Row(
         "transformers",
         "--sampler transformers.trainer_pt_utils:IterableDatasetShard",
         '[sampler]\npadding = "batch"\n',
+        "transformers_shard_rank",
     ),
     "transformers DistributedSamplerWithLoop": Row(
         "transformers",
@@ -136,6 +139,7 @@ ROWS = {
         "lightning",
         "--sampler lightning.pytorch.overrides.distributed:UnrepeatedDistributedSampler",
         '[sampler]\npadding = "none"\n',
+        "lightning_unrepeated_short",
     ),
     "ignite DistributedProxySampler": Row(
         "ignite",
@@ -151,23 +155,13 @@ ROWS = {
         "mmengine", "--sampler mmengine.dataset:DefaultSampler", report="mmengine_empty"
     ),
     "mmengine InfiniteSampler": Row(
-        "mmengine", "--sampler mmengine.dataset:InfiniteSampler", '[sampler]\npadding = "endless"\n'
-    ),
-    "speechbrain DistributedSamplerWrapper": Row(
-        "speechbrain", "--sampler speechbrain.dataio.sampler:DistributedSamplerWrapper"
+        "mmengine",
+        "--sampler mmengine.dataset:InfiniteSampler",
+        '[sampler]\npadding = "endless"\n',
+        "mmengine_infinite_left",
     ),
     "webdataset split_by_node": Row(
         "webdataset", "--sampler webdataset:split_by_node", '[sampler]\npadding = "none"\n'
-    ),
-    "torchft DistributedSampler": Row(
-        "torchft",
-        "--sampler torchft.data:DistributedSampler --sampler-arg replica_rank=0 "
-        "--sampler-arg num_replica_groups=1",
-    ),
-    "ultralytics ContiguousDistributedSampler": Row(
-        "ultralytics",
-        "--sampler ultralytics.data.build:ContiguousDistributedSampler",
-        '[sampler]\npadding = "none"\n',
     ),
     "MONAI DistributedSampler": Row("monai", "--sampler monai.data:DistributedSampler"),
 }

@@ -113,7 +113,9 @@ if __name__ == "__main__":
     fake_tensor.CONSTANT_NUMEL_LIMIT = (
         -1
     )  # Otherwise, FakeTensor would keep the value of a one-element tensor and compute with it.
-    vars(torch.optim.adam)["_get_value"] = lambda _: 1.0  # At step 0, Adam divides by zero.
+    vars(sys.modules["torch.optim.adam"])["_get_value"] = lambda _: (
+        1.0
+    )  # At step 0, Adam divides by zero.
     torch.Tensor.item = lambda _: 0.0  # type: ignore[assignment, method-assign]  # as above
     recorder._bits = bits
     draws._draw = lambda *_: None  # Random numbers of a program have no value here.
