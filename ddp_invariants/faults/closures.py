@@ -8,33 +8,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
+from ddp_invariants.faults._outer import Outer
 from ddp_invariants.faults._start import broadcast
 
 _Closure = Callable[[], Any]
 
 
-class _Averages:
+class _Averages(Outer):
     """An optimizer that averages the gradients before another optimizer steps."""
 
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
-        self.module, self.optimizer = module, optimizer
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.optimizer.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+        super().__init__(optimizer)
+        self.module = module
 
     def step(self, closure: _Closure | None = None) -> Any:
         loss = None if closure is None else self._loss(closure)

@@ -12,34 +12,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddp_invariants.faults._outer import Outer
 from ddp_invariants.faults._start import broadcast
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 
-class _SeesToIt:
+class _SeesToIt(Outer):
     """An optimizer that steps another optimizer, and unscales gradients and skips steps itself."""
 
     _step_supports_amp_scaling = True
 
     def __init__(self, optimizer: Optimizer, group: dist.ProcessGroup | None = None) -> None:
-        self.optimizer, self.group = optimizer, group
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self.optimizer.param_groups
-
-    @property
-    def state(self) -> Any:
-        return self.optimizer.state
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.optimizer.zero_grad(set_to_none)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.optimizer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state)
+        super().__init__(optimizer)
+        self.group = group
 
     def step(self) -> None:
         # The scaler sets both attributes for a step and removes them afterwards.
