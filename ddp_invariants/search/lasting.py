@@ -9,11 +9,11 @@ from dataclasses import replace
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.errors import CaseError
+from ddp_invariants.search.scale import LARGE
 from ddp_invariants.situations.unused import UnusedLayers
 
 STEPS = (5, 6, 7, 8)
 """The steps of a lasting case. Most other cases have fewer; a few, which `scale` draws, have more."""
-_MOST_ELEMENTS = 1000
 _SMALL_RATE = -9
 """Binary logarithm of a learning rate at which most models do not diverge in that time."""
 
@@ -27,12 +27,8 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
             before the last two steps, if the case has unused layers.
     """
     steps = STEPS[number % len(STEPS)]
-    elements = sum(
-        size
-        for layer, width in zip(case.model.layers, case.model.widths(), strict=False)
-        for size in layer.sizes(width)
-    )
-    if case.rounds > 1 or case.kills or case.steps >= steps or elements > _MOST_ELEMENTS:
+    large = any(is_large(case) for is_large in LARGE.values())
+    if large or case.rounds > 1 or case.kills or case.steps >= steps:
         return case
     optimizer = replace(case.optimizer, log2_lr=min(case.optimizer.log2_lr, _SMALL_RATE))
     try:

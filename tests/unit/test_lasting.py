@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.search.lasting import STEPS, lasting
 from ddp_invariants.situations.capability import BASE, GENTLE
@@ -34,7 +35,14 @@ def test_integers_become_fractions() -> None:
     assert (longer.values, longer.optimizer.log2_lr) == ("real", -9)
 
 
-@pytest.mark.parametrize("case", [replace(BASE, rounds=2), replace(BASE, steps=9)])
-def test_a_long_case_stays_as_it_is(case: object) -> None:
-    """A case that is repeated, or has as many steps, gets no more."""
+@pytest.mark.parametrize(
+    "case",
+    [
+        replace(BASE, rounds=2),
+        replace(BASE, steps=9),
+        replace(BASE, model=Model(4, (Layer("terms", 40),))),
+    ],
+)
+def test_a_long_or_large_case_stays_as_it_is(case: object) -> None:
+    """A case that is repeated, large, or has as many steps, gets no more."""
     assert lasting(case, 2) is case  # type: ignore[arg-type]  # both are training cases
