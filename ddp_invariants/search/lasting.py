@@ -19,7 +19,7 @@ _SMALL_RATE = -9
 
 
 def lasting(case: TrainingCase, number: int) -> TrainingCase:
-    """Return a drawn case with 5 to 8 steps, unchanged if it cannot have them or is large.
+    """Return a drawn case with 5 to 8 steps, unchanged if it cannot have them, or is slow.
 
     Args:
         case: The case.
@@ -27,8 +27,10 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
             before the last two steps, if the case has unused layers.
     """
     steps = STEPS[number % len(STEPS)]
-    large = any(is_large(case) for is_large in LARGE.values())
-    if large or case.rounds > 1 or case.kills or case.steps >= steps:
+    # Delays of some milliseconds before each collective would add up to a deadline.
+    delayed = case.perturbation.kind not in ("none", "withheld")
+    slow = delayed or any(is_large(case) for is_large in LARGE.values())
+    if slow or case.rounds > 1 or case.kills or case.steps >= steps:
         return case
     optimizer = replace(case.optimizer, log2_lr=min(case.optimizer.log2_lr, _SMALL_RATE))
     try:

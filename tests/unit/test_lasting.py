@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Unused
+from ddp_invariants.cases.program import Perturbation, Unused
 from ddp_invariants.search.lasting import STEPS, lasting
 from ddp_invariants.situations.capability import BASE, GENTLE
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.unused import UnusedLayers
 
 UNUSED = BASE.with_situation(UnusedLayers((Unused(2, rank=1, step=1),)))
@@ -41,8 +42,9 @@ def test_integers_become_fractions() -> None:
         replace(BASE, rounds=2),
         replace(BASE, steps=9),
         replace(BASE, model=Model(4, (Layer("terms", 40),))),
+        BASE.with_situation(Perturbed(Perturbation("delays", milliseconds=20))),
     ],
 )
-def test_a_long_or_large_case_stays_as_it_is(case: object) -> None:
-    """A case that is repeated, large, or has as many steps, gets no more."""
+def test_a_long_or_slow_case_stays_as_it_is(case: object) -> None:
+    """A case that is repeated, large, delayed, or has as many steps, gets no more."""
     assert lasting(case, 2) is case  # type: ignore[arg-type]  # both are training cases
