@@ -57,7 +57,9 @@ def _refused_in_part(
     view: ShardView, situation: ShardSituation, answer: dict[str, Any]
 ) -> Failure | None:
     raised = {rank: text for rank, text in enumerate(answer["raised"]) if text}
-    if not raised or len(raised) == len(answer["raised"]):
+    # A rank that could not be asked so neither answers nor raises.
+    answered = any(got is not None for got in answer["got"])
+    if not raised or not answered:
         return None
     rank, text = next(iter(raised.items()))
     return Failure(

@@ -180,6 +180,9 @@ def steps_with_a_closure_are_right(view: EvidenceView, tally: Tally) -> Failure 
         return failure.told_by("CALL-4", "if a closure computes the gradients")
     if view.cut_short:
         raise Unjudged(view.cut_short)
+    for rank, evidence in enumerate(view.evidence.ranks):
+        if len(evidence.closures) < view.case.steps_of(rank):
+            raise Unjudged(f"rank {rank} did not note the closures of all steps")
     tally.met.add(CLOSURE)
     return None
 

@@ -54,24 +54,29 @@ def loss_is_the_twins(view: EvidenceView, tally: Tally) -> Failure | None:
                     f"{number(wrapped)}, the unwrapped module's loss is {number(twin)}",
                 )
                 return losses.of_loss(view, failure, micro, tensors.layout.slots[0].dtype)
-    return _displaced(view)
+    return _displaced(view, tally)
 
 
-def _displaced(view: EvidenceView) -> Failure | None:
+def _displaced(view: EvidenceView, tally: Tally) -> Failure | None:
     """Return the failure if the module draws other numbers than it would without the wrapper.
 
-    The twin repeats the numbers that the wrapped module drew. The numbers themselves are those that
-    the default generator gives next when the program calls the wrapper, and not the module. A
-    wrapper that starts at the first forward may do there what others do on construction.
+    The twin repeats the numbers that the wrapped module drew. The module must draw the numbers that
+    the default generator would give at the moment when the program calls the wrapper. A wrapper
+    that starts at the first forward may do there what others do on construction.
     """
-    starting = view.declared.init in ("first_forward", "first_step")
+    case = view.case
+    rebuilt = {
+        action.step * case.accumulation for action in case.between_steps if action.kind == "reload"
+    }
+    starting = {0, *rebuilt} if view.declared.init == "first_forward" else set()
     for rank, evidence in enumerate(view.evidence.ranks):
-        for micro in evidence.displaced:
-            if micro or not starting:
+        for micro, alike in evidence.replayed:
+            tally.compared += 1
+            if not alike and micro not in starting:
                 return Failure(
                     "LOSS-1",
                     DISPLACED,
-                    f"rank {rank} of {view.case.world_size}, {view.at(micro)}",
+                    f"rank {rank} of {case.world_size}, {view.at(micro)}",
                     "other random numbers than the default generator gives next when the program "
                     "calls the wrapper",
                     "the wrapper draws from the default generator before its module does, or seeds it",

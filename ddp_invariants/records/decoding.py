@@ -125,7 +125,7 @@ def rank_evidence(
         facts.get("scales", []),
         [(int(calls), bool(returned)) for calls, returned in facts.get("closures", [])],
         facts.get("warned", []),
-        [int(number) for number in facts.get("displaced", [])],
+        [(int(number), bool(alike)) for number, alike in facts.get("replayed", [])],
         [ProgramDraw(*row) for row in facts.get("program_draws", [])],
         [ShapedCall(*row) for row in facts.get("shaped", [])],
         [ModuleEvents(*row) for row in facts.get("uses", [])],

@@ -234,8 +234,8 @@ class RankEvidence:
         closures: Per step that was given a closure: how often it was called, and whether the step
             returned the closure's loss.
         warned: Warnings, each with its category and first line, once.
-        displaced: Micro-steps in whose forward the module drew other random numbers than the default
-            generator gave next when the program called the wrapper.
+        replayed: Micro-steps whose forward drew random numbers, each with True if the module drew
+            those that the default generator gave next when the program called the wrapper.
         program_draws: The random numbers that the program drew.
         shaped: The forwards in forms of their own.
         uses: The uses of the module besides training.
@@ -267,7 +267,7 @@ class RankEvidence:
     scales: list[float] = field(default_factory=list)
     closures: list[tuple[int, bool]] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
-    displaced: list[int] = field(default_factory=list)
+    replayed: list[tuple[int, bool]] = field(default_factory=list)
     program_draws: list[ProgramDraw] = field(default_factory=list)
     shaped: list[ShapedCall] = field(default_factory=list)
     uses: list[ModuleEvents] = field(default_factory=list)

@@ -42,23 +42,20 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
             values="real" if case.values == "integer" else case.values,
             log2_scale=min(case.log2_scale, 0),
         )
-        return _used_late(longer) if number % 2 else longer
     except CaseError:
         return case
+    return _used_late(longer) if number % 2 else longer
 
 
 def _used_late(case: TrainingCase) -> TrainingCase:
-    """Return the case with a layer that is first used at the last step but one.
+    """Return the case with one unused layer in place of all, which the last two steps use.
 
-    The case is unchanged if it has no unused layers.
-
-    Raises:
-        CaseError: Nothing else would be trained before.
+    The case is unchanged if it has no unused layers, or if nothing else would be trained.
     """
     found = case.get(UnusedLayers)
     if found is None:
         return case
     layer = found.layers[0].layer
-    return case.with_situation(
-        UnusedLayers(tuple(Unused(layer, step=step) for step in range(case.steps - 2)))
-    )
+    late = UnusedLayers(tuple(Unused(layer, step=step) for step in range(case.steps - 2)))
+    lasting_case: TrainingCase = late.fitted_or_left_out(case)
+    return lasting_case

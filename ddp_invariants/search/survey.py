@@ -155,11 +155,11 @@ class Plan:
             asked = self._large(feature)
         else:
             asked = self._asked(rules, partial(_has, feature))
-        return Block(self._name(feature.name), self._crossed(asked, feature.name), cases)
+        return Block(self._name(feature.name), self._crossed(asked, feature), cases)
 
-    def _crossed(self, asked: SearchStrategy[Asked], feature: str) -> SearchStrategy[Asked]:
+    def _crossed(self, asked: SearchStrategy[Asked], feature: Feature) -> SearchStrategy[Asked]:
         """Return a strategy for cases that also have what a feature has met least."""
-        names = [feature]
+        names = [feature.name]
         for _ in range(_ADDED):
             offered = [name for name in CROSSED if self.scope.has(name) and name not in names]
             if offered:
@@ -173,7 +173,10 @@ class Plan:
                 return drawn
             for name in names[1:]:
                 case = crossed(case, name, self.scope)
-            case = case if number is None else lasting(case, number)
+            if number is not None:
+                # A layer that is used late replaces other unused layers, at which a block may aim.
+                longer = lasting(case, number), lasting(case, number - number % 2)
+                case = next((each for each in longer if feature.present(each)), case)
             return drawn._replace(case=self.scope.fit(case))
 
         return asked.map(with_additions)

@@ -343,3 +343,28 @@ def over_a_length(
     if shuffle:
         random.Random(f"{seed}/{epoch}").shuffle(order)
     return [order[i % n] for i in range(shard_id, num_shards * -(-n // num_shards), num_shards)]
+
+
+class _StepsInFull:
+    """An optimizer whose step takes a flag."""
+
+    def __init__(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.module, self.optimizer = module, optimizer
+        self.param_groups, self.state = optimizer.param_groups, optimizer.state
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, averages: bool = True) -> None:
+        """Average the gradients, and update the parameters."""
+        if averages:
+            average(self.module.parameters())
+        self.optimizer.step()
+
+
+def steps_in_full(
+    module: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[nn.Module, _StepsInFull]:
+    """Return the module, and an optimizer that averages its gradients."""
+    return module, _StepsInFull(module, optimizer)

@@ -1,6 +1,7 @@
 """CALL-4: a step that gets a closure is right as any other step."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from handmade import CASE, right
@@ -75,6 +76,14 @@ def test_a_step_without_the_argument_refuses(make_trial: TrialMaker) -> None:
     assert "step takes no closure" in findings["CALL-4"].unjudged
 
 
+def test_another_argument_of_a_step_is_no_closure(make_trial: TrialMaker) -> None:
+    """A step that takes something else refuses closures, whatever the argument is called."""
+    ddp = str(Path(__file__).parents[1] / "helpers/shapes.py:steps_in_full")
+    findings = make_trial(ddp=ddp, scope=HIDDEN).really(GIVEN)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert "step takes no closure" in findings["CALL-4"].unjudged
+
+
 @pytest.mark.parametrize(
     ("noted", "fact"),
     [
@@ -96,6 +105,12 @@ def test_call4_fires_on_each_way_to_treat_a_closure_wrongly(
     assert failure is not None
     assert failure.fact == fact
     assert failure.where == "rank 1 of 2, step 1"
+
+
+def test_call4_is_not_judged_without_the_notes_of_all_steps() -> None:
+    """Missing evidence is no pass."""
+    evidence = right(CASE.with_situation(Closure()))
+    assert "did not note the closures" in judge(evidence)["CALL-4"].unjudged
 
 
 def test_a_closure_computes_one_backward() -> None:

@@ -12,4 +12,6 @@ def rolled_back(
 ) -> Asked | None:
     """Load the state into a sampler that has iterated the next epoch."""
     del situation
+    if make.remade_each_epoch:
+        return None  # The state would get a new sampler.
     return continued(case, make, rank, used=True)

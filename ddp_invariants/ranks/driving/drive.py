@@ -177,8 +177,11 @@ class Drive:
         )
 
     def runs_backward(self, wrapped: Any) -> bool:
-        """Return whether the adapter or the wrapper runs backward, and not the program."""
-        return "backward" in self.driver.methods or self._engine("backward", wrapped)
+        """Return whether the wrapper is an engine that runs backward for its own model.
+
+        An adapter may call the engine's method. Its own method may also serve all models.
+        """
+        return _can_be_called(wrapped, "backward", 1)
 
     def step(self, wrapped: Any, optimizer: Any) -> object:
         if self._engine("step", wrapped):
@@ -192,7 +195,11 @@ class Drive:
     def step_with_closure(
         self, wrapped: Any, optimizer: Any, closure: Callable[[], object]
     ) -> object:
-        if self._engine("step", wrapped) or not _can_be_called(optimizer, "step", 1):
+        if self._engine("step", wrapped):
+            raise NotImplementedError(
+                f"{type(wrapped).__name__} makes the step by itself, and takes no closure"
+            )
+        if not _takes_closure(optimizer.step):
             raise NotImplementedError(f"{type(optimizer).__name__}.step takes no closure")
         lent: list[Tensor] = []
 
@@ -201,7 +208,7 @@ class Drive:
             lent.extend(self._lend_main_gradients())
             return loss
 
-        stepped = optimizer.step(with_main_gradients)
+        stepped = optimizer.step(closure=with_main_gradients)
         for parameter in lent:
             parameter.grad = None
         return stepped
@@ -375,6 +382,14 @@ def _signature_takes(method: Any, argument: str) -> bool:
     except (TypeError, ValueError):
         return True
     return any(p.name == argument or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _takes_closure(step: Any) -> bool:
+    """Return whether a step has a parameter named `closure`, as those of torch's optimizers."""
+    try:
+        return "closure" in inspect.signature(step).parameters
+    except (TypeError, ValueError):  # Its parameters cannot be read.
+        return True
 
 
 def _trained(module: Any) -> list[Any]:

@@ -1,13 +1,12 @@
 """The closure of a step (`situations.closure`): the optimizer calls it to get loss and gradients."""
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from ddp_invariants.ranks.training.stepper import Stepper
+    from ddp_invariants.ranks.training.stepper import Computed, Stepper
 
 
 class StepClosure:
@@ -18,29 +17,32 @@ class StepClosure:
     Args:
         stepper: The run.
         dealt: The indices of the step's batch, in a list.
-        compute: A function that runs the noted passes.
 
     Attributes:
         calls: The number of calls so far.
+        computed: The result of the noted passes; None before the first call.
     """
 
-    def __init__(self, stepper: "Stepper", dealt: list[Any], compute: Callable[[], object]) -> None:
-        self._stepper, self._dealt, self._compute = stepper, dealt, compute
+    def __init__(self, stepper: "Stepper", dealt: list[Any]) -> None:
+        self._stepper, self._dealt = stepper, dealt
         self._loss: Tensor | None = None
         self.calls = 0
+        self.computed: Computed | None = None
 
     def __call__(self) -> Tensor | None:
         """Run the passes, and return the loss."""
         self.calls += 1
         if self.calls == 1:
-            self._compute()
+            self.computed = self._stepper.compute(self._dealt)
             self._loss = self._stepper.loss
         else:
             self._repeat()
+        self._stepper.position.phase = "optimizer step"
         return self._loss
 
     def _repeat(self) -> None:
         stepper = self._stepper
+        stepper.position.phase = "a closure called again"
         trained, step = stepper.trained, stepper.position.step
         trained.clear_gradients(stepper.setup.case.zero_grad, step)
         batch = stepper.program.batch(self._dealt[0], step)

@@ -47,7 +47,7 @@ class Stepper:
         trained: The model that the implementation under test trains.
         twin: Its unwrapped twin.
         observer: The notes of the run.
-        loss: The loss of the last forward of a step.
+        loss: The loss of the running step's last forward, if a closure returns it.
     """
 
     loss: Tensor | None = None
@@ -165,7 +165,8 @@ class Stepper:
             effect.before_forward()
         losses = self.program.losses(self.trained.forward, batch)
         self._note_forward(*micro_steps)
-        self.loss = losses[0]
+        if self.setup.case.get(Closure) is not None:
+            self.loss = losses[0]  # Kept in no other case: the graph behind it must go.
         return losses
 
     def backward(self, share: Tensor) -> None:
@@ -190,7 +191,7 @@ class Stepper:
         position.phase = "before the batch"
         trained.drive.before_batch(trained.wrapped, trained.optimizer)
         if case.get(Closure) is None:
-            computed = self._compute(dealt)
+            computed = self.compute(dealt)
             position.phase = "optimizer step"
             if not any(effect.update(trained) for effect in self.effects):
                 trained.step()
@@ -205,7 +206,7 @@ class Stepper:
         self.record.facts.setdefault("quiet", []).append(computed.quiet)
         self.observer.updated(computed.gradient_bytes)
 
-    def _compute(self, dealt: list[Any]) -> "Computed":
+    def compute(self, dealt: list[Any]) -> Computed:
         """Compute a step's synchronised gradients, and prepare them for the update."""
         trained, case, position = self.trained, self.setup.case, self.position
         if not any(effect.clears for effect in self.effects):
@@ -221,16 +222,16 @@ class Stepper:
             effect.before_update(trained)
         return Computed(start, quiet, self.observer.gradient_bytes())
 
-    def _step_with_closure(self, dealt: list[Any]) -> "Computed":
+    def _step_with_closure(self, dealt: list[Any]) -> Computed:
         """Make the optimizer step by a closure that computes the gradients."""
-        computed = [Computed(self.setup.session.counts(), [], 0)]
-        closure = StepClosure(self, dealt, lambda: computed.append(self._compute(dealt)))
+        start, closure = self.setup.session.counts(), StepClosure(self, dealt)
         self.position.phase = "optimizer step"
         result = self.trained.step(closure)
         self.record.facts.setdefault("closures", []).append(
             [closure.calls, closure.returned(result)]
         )
-        return computed[-1]
+        self.loss = None
+        return closure.computed or Computed(start, [], 0)
 
     def _train_by_itself(self) -> None:
         """Train with an implementation that does whole steps."""

@@ -55,7 +55,7 @@ class Trained:
 
     @property
     def runs_backward(self) -> bool:
-        """True if the implementation runs the backward itself, as an engine does."""
+        """True if the wrapper is an engine, which runs backward for its own model."""
         return self.drive.runs_backward(self.wrapped)
 
     def after_backward(self) -> None:

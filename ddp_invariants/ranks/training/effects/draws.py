@@ -1,5 +1,6 @@
 """Random numbers: those of layers are noted and given to the twin, those of the program noted."""
 
+import sys
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,22 +57,31 @@ class Draws(Effect):
                 ]
         kept = [None] * len(layers) if factors is None else [f.to(torch.uint8) for f in factors]
         names = [f"layers.{index}" for index in layers]
+        if moment == "drawn" and factors is not None and self._is_replayable(factors):
+            replayed = record.facts.setdefault("replayed", [])
+            replayed.append([numbers[0], self._replayed(factors)])
         for number in numbers:
             if moment == "drawn":
                 self._drawn[number] = factors
-                if factors is not None and self._displaced(factors):
-                    record.facts.setdefault("displaced", []).append(number)
             record.tensors(moment, number, zip(names, kept, strict=True))
 
-    def _displaced(self, factors: list[Tensor]) -> bool:
-        """Return whether layers drew other numbers than the generator gave next at the call."""
-        if self.setup.rank_device.on_device or any(bool((each == 1).all()) for each in factors):
-            return False  # Another generator, or a layer in evaluation, which draws nothing.
+    def _is_replayable(self, factors: list[Tensor]) -> bool:
+        """Return whether the default generator of torch must give the factors once more.
+
+        A device has another generator, and so has code that is compiled. A layer in evaluation
+        draws nothing.
+        """
+        compiled = "torch._dynamo.utils" in sys.modules and bool(
+            sys.modules["torch._dynamo.utils"].counters["frames"]
+        )
+        evaluated = any(bool((each == 1).all()) for each in factors)
+        return not (self.setup.rank_device.on_device or compiled or evaluated)
+
+    def _replayed(self, factors: list[Tensor]) -> bool:
+        """Return whether the generator gives the factors from its state at the program's call."""
         generator = torch.Generator()
         generator.set_state(self._generator.get_state())
-        return any(
-            not each.equal(Dropout.draw(each.shape, each.device, generator)) for each in factors
-        )
+        return all(each.equal(Dropout.draw(each.shape, each.device, generator)) for each in factors)
 
     def repeat(self, replica: Replica, number: int, inputs: Tensor) -> bool:
         """Have a replica's next forward draw the numbers of a micro-step.
