@@ -10,8 +10,8 @@ from ddp_invariants.discovery.scope import Scope
 @rules.own("COMM-100", "Gradients travel in a dtype that some parameter has.", ("several buckets",))
 def no_lower_precision(view: rules.EvidenceView, tally: rules.Tally) -> rules.Failure | None:
     """Compare the dtype of every floating-point reduction with those of the parameters."""
-    dtypes = {layer.dtype for layer in view.case.model.layers}
     for rank, evidence in enumerate(view.evidence.ranks):
+        dtypes = {tensor.dtype for tensor in evidence.structure_before}
         # Not every reduction carries gradients: flags travel as integers.
         sent = [
             call

@@ -47,8 +47,8 @@ SHARED_COUNT = """
                 dist.broadcast(same, 0, group=process_group)
                 tensor.data.copy_(same)
 
-        def forward(self, *inputs):
-            return self.module(*inputs)
+        def forward(self, *inputs, **named):
+            return self.module(*inputs, **named)
 
         def finish_gradient_synchronization(self):
             size = dist.get_world_size(self.group)

@@ -28,7 +28,9 @@ class Dropout(nn.Module):
         return torch.ones_like(x).float()
 
     @staticmethod
-    def draw(shape: Any, device: Any, generator: Any = None) -> Tensor:
+    def draw(
+        shape: torch.Size, device: torch.device, generator: torch.Generator | None = None
+    ) -> Tensor:
         """Draw factors, from the default generator unless another one is given."""
         return (torch.rand(shape, device=device, generator=generator) < 0.5).float() * 2
 
