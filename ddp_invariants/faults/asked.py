@@ -7,11 +7,12 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sized
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 import torch.distributed as dist
 
+from ddp_invariants.faults._dataset import KeepsDataset
 from ddp_invariants.reference.sampler import DistributedSampler
 
 
@@ -359,46 +360,23 @@ class LenOfTheRest(DistributedSampler):
         return super().order()
 
 
-class YieldsSamples(DistributedSampler):
+class YieldsSamples(KeepsDataset):
     """Right: a rank's samples themselves are yielded, and no indices."""
-
-    def __init__(
-        self,
-        dataset: Any,
-        num_replicas: int,
-        rank: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
-        self.dataset = dataset
 
     def __iter__(self) -> Iterator[int]:
         for index in super().__iter__():
             yield self.dataset[index]
 
 
-class IndicesOfTheWhole(DistributedSampler):
+class IndicesOfTheWhole(KeepsDataset):
     """The indices of a Subset are those into the dataset behind it (no public incident found).
 
     SHARD-4: a subset of a dataset gives other indices.
     """
 
-    def __init__(
-        self,
-        dataset: Sized,
-        num_replicas: int,
-        rank: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
-        self.whole = list(getattr(dataset, "indices", range(len(dataset))))
-
     def order(self) -> list[int]:
-        return [self.whole[index] for index in super().order()]
+        whole = getattr(self.dataset, "indices", range(self.length))
+        return [whole[index] for index in super().order()]
 
 
 class OrderSinceLen(DistributedSampler):

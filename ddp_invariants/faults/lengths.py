@@ -5,23 +5,12 @@ Words: N dataset length, W world size, L indices per rank.
 
 from collections.abc import Iterator, Sized
 
+from ddp_invariants.faults._dataset import KeepsDataset
 from ddp_invariants.reference.sampler import DistributedSampler
 
 
-class ReadsLengthAnew(DistributedSampler):
+class ReadsLengthAnew(KeepsDataset):
     """Right: the dataset's length is read when an iteration begins, and len follows then."""
-
-    def __init__(
-        self,
-        dataset: Sized,
-        num_replicas: int,
-        rank: int,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-    ) -> None:
-        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
-        self.dataset = dataset
 
     def order(self) -> list[int]:
         self.length = len(self.dataset)
