@@ -44,6 +44,9 @@ class Situation(Strict):
     hides_nothing: ClassVar[bool] = False
     """True if a case in the situation still shows what is wrong with the rest of the case."""
 
+    may_be_left_out: ClassVar[bool] = False
+    """True if a drawn case that cannot be in the situation goes on without it."""
+
     @property
     def joins(self) -> bool:
         """True if a probe with the situation may contain other capabilities."""
@@ -100,7 +103,7 @@ class Situation(Strict):
 
     def fitted(self, case: Any) -> Any:
         """Return a drawn case with the situation, or unchanged if the situation cannot happen."""
-        return case.with_situation(self)
+        return self.fitted_or_left_out(case) if self.may_be_left_out else case.with_situation(self)
 
     def fitted_or_left_out(self, case: Any) -> Any:
         """Return a case with the situation, or unchanged if the case cannot be in the situation."""

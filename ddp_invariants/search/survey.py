@@ -175,8 +175,8 @@ class Plan:
                 case = crossed(case, name, self.scope)
             if number is not None:
                 # A layer that is used late replaces other unused layers, at which a block may aim.
-                longer = lasting(case, number), lasting(case, number - number % 2)
-                case = next((each for each in longer if feature.present(each)), case)
+                longer = (lasting(case, chosen) for chosen in (number, number - number % 2))
+                case = next(filter(feature.present, longer), case)
             return drawn._replace(case=self.scope.fit(case))
 
         return asked.map(with_additions)

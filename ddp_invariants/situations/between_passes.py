@@ -30,6 +30,7 @@ class BetweenPasses(Situation):
     beyond_scripts: ClassVar[str] = "something happens between a forward and its backward"
     options: ClassVar[dict[str, Any]] = {"between_passes": False}
     moment: ClassVar[str] = "forwards"
+    may_be_left_out: ClassVar[bool] = True
     hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
@@ -76,11 +77,6 @@ class BetweenPasses(Situation):
         action = draft.choice((None, None, *get_args(Between)))
         if draft.wanted["between_passes"] and action is not None:
             draft.add(cls(action))
-
-    def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case with the action, or unchanged if it cannot happen."""
-        fitted: TrainingCase = self.fitted_or_left_out(case)
-        return fitted
 
     def simpler(self) -> Iterator["BetweenPasses"]:
         """Yield nothing: both actions are plain."""

@@ -26,6 +26,7 @@ class Closure(Situation):
     beyond_scripts: ClassVar[str] = "a closure computes the gradients"
     options: ClassVar[dict[str, Any]] = {"closures": False}
     moment: ClassVar[str] = "forwards"
+    may_be_left_out: ClassVar[bool] = True
     hides_nothing: ClassVar[bool] = True
 
     kind: Literal["closure"] = "closure"
@@ -45,11 +46,6 @@ class Closure(Situation):
         if draft.wanted["closures"]:
             draft.accumulation = 1
             draft.add(cls())
-
-    def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case in the situation, or unchanged if it cannot happen."""
-        fitted: TrainingCase = self.fitted_or_left_out(case)
-        return fitted
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

@@ -36,6 +36,7 @@ class EvaluationMode(Situation):
     beyond_scripts: ClassVar[str] = "the wrapper is in evaluation mode"
     options: ClassVar[dict[str, Any]] = {"evaluated": False}
     moment: ClassVar[str] = "forwards"
+    may_be_left_out: ClassVar[bool] = True
     hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
@@ -79,11 +80,6 @@ class EvaluationMode(Situation):
         passes = draft.choice(_DRAWN) if draft.wanted["evaluated"] else None
         if passes is not None:
             draft.add(cls(passes, draft.any_step()))
-
-    def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case with the mode; unchanged if a layer depends on it."""
-        fitted: TrainingCase = self.fitted_or_left_out(case)
-        return fitted
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:

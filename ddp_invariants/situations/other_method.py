@@ -28,6 +28,7 @@ class OtherMethod(Situation):
     beyond_scripts: ClassVar[str] = "forwards go through another method"
     options: ClassVar[dict[str, Any]] = {"other_methods": False}
     moment: ClassVar[str] = "forwards"
+    may_be_left_out: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     kind: Literal["other method"] = "other method"
@@ -52,11 +53,6 @@ class OtherMethod(Situation):
         """Draw the situation in every case if the option `other_methods` asks for it."""
         if draft.wanted["other_methods"]:
             draft.add(cls())
-
-    def fitted(self, case: TrainingCase) -> TrainingCase:
-        """Return a drawn case in the situation, or unchanged if it cannot happen."""
-        fitted: TrainingCase = self.fitted_or_left_out(case)
-        return fitted
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
