@@ -1,7 +1,6 @@
 """The model under test: its replica, the wrapper around it, its optimizer and the calls that drive them."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -10,7 +9,8 @@ from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.setup import Setup
 
-Closure = Callable[[], Tensor | None]
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.closure import StepClosure
 
 
 class Trained:
@@ -80,7 +80,7 @@ class Trained:
         """Scale all gradients together down to a norm."""
         self.drive.clip(self.wrapped, self.optimizer, norm)
 
-    def step(self, closure: Closure | None = None) -> object:
+    def step(self, closure: "StepClosure | None" = None) -> object:
         """Make the optimizer step, and return its result.
 
         Args:
@@ -106,6 +106,6 @@ class Plain(Trained):
         """Scale all gradients together down to a norm."""
         nn.utils.clip_grad_norm_(self.replica.parameters(), norm)
 
-    def step(self, closure: Closure | None = None) -> object:
+    def step(self, closure: "StepClosure | None" = None) -> object:
         """Make the optimizer step."""
         return self.optimizer.step(closure)

@@ -29,7 +29,7 @@ class Draws(Effect):
         super().__init__(setup)
         self._noticed: list[tuple[int, Tensor]] = []
         self._drawn: dict[int, list[Tensor] | None] = {}
-        self._generator = torch.Generator()
+        self._state = torch.get_rng_state()
 
     def on_replica(self, replica: Replica) -> None:
         """Notice every number that a forward of the replica draws."""
@@ -42,7 +42,7 @@ class Draws(Effect):
     def before_forward(self) -> None:
         """Forget numbers drawn before, and keep the state of the default generator."""
         self._noticed = []
-        self._generator.set_state(torch.get_rng_state())
+        self._state = torch.get_rng_state()
 
     def after_forward(self, record: Record, moment: str, *numbers: int) -> None:
         """Note the numbers drawn, or nothing unless each layer drew exactly once."""
@@ -80,7 +80,7 @@ class Draws(Effect):
     def _replayed(self, factors: list[Tensor]) -> bool:
         """Return whether the generator gives the factors from its state at the program's call."""
         generator = torch.Generator()
-        generator.set_state(self._generator.get_state())
+        generator.set_state(self._state)
         return all(each.equal(Dropout.draw(each.shape, each.device, generator)) for each in factors)
 
     def repeat(self, replica: Replica, number: int, inputs: Tensor) -> bool:
