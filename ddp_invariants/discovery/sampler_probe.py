@@ -100,6 +100,9 @@ def of_sampler(
         if name == "resume" and all(answer.get("resumed") is None for answer in evidence.answers):
             probed.append(Probed(name, Standing.ABSENT, declared=excused))
             continue
+        if name == "workers" and "workers" not in declared.supports and _repeats(evidence):
+            probed.append(Probed(name, Standing.ABSENT, declared=excused))
+            continue
         if SAMPLER_CASES[name].situations:
             probed.append(replace(_asked(name, evidence, declared), declared=excused))
             continue
@@ -110,6 +113,19 @@ def of_sampler(
         standing = Standing.WRONG if failure else Standing.RIGHT
         probed.append(Probed(name, standing, in_words(failure), excused))
     return tuple(probed)
+
+
+def _repeats(evidence: ShardEvidence) -> bool:
+    """Return whether each worker of a DataLoader yields all samples of its rank.
+
+    No document says that every iterable divides them.
+    """
+    answer = evidence.answers[0]
+    return all(
+        part == whole
+        for parts, whole in zip(answer["worked"], answer["shards"][-1], strict=True)
+        for part in parts
+    )
 
 
 def _asked(name: str, evidence: ShardEvidence, declared: SamplerDeclarations) -> Probed:

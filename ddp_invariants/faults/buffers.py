@@ -269,6 +269,25 @@ class CountsStartOver(OneByOne):
     ran = False
 
 
+class NotAfterAnException(OneByOne):
+    """A mark that a forward is running stays if the forward raises, and later forwards send no
+    buffers (no public incident found).
+
+    LIVE-2: left behind; or LIVE-1: a rank hung.
+    """
+
+    running = False
+
+    def forward(self, *inputs: Any) -> Any:
+        self.nested, self.running = self.running, True
+        outputs = super().forward(*inputs)
+        self.running = self.nested
+        return outputs
+
+    def _to_broadcast(self) -> list[Tensor]:
+        return [] if self.nested else super()._to_broadcast()
+
+
 class SetBack(OneByOne):
     """Each forward restores a stale copy of the buffers, from before training
     (no public incident found).

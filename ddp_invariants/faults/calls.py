@@ -50,6 +50,23 @@ class Rebuilt(_Reference):
         return _mapped(super().forward(*args, **kwargs), _Same.apply)
 
 
+class CastsItsInputs(_Reference):
+    """Floating-point arguments are cast to the dtype of the first parameter, which loses digits of
+    wider ones (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        dtype = next(self.module.parameters()).dtype
+
+        def cast(tensor: Tensor) -> Tensor:
+            floating = tensor.is_floating_point() and dtype.is_floating_point
+            return tensor.to(dtype) if floating else tensor
+
+        return super().forward(*_mapped(args, cast), **_mapped(kwargs, cast))
+
+
 class DropsNamedArguments(_Reference):
     """Arguments that are given by name do not reach the module (pyg-team/pytorch_geometric#825).
 

@@ -310,3 +310,19 @@ class NothingToDo(_Reference):
             super()._finish()
         else:
             self._send_and_wait()
+
+
+class ClearsWhatIsTrained(_Reference):
+    """The wrapper's zero_grad spares frozen parameters, whose last gradient remains
+    (no public incident found).
+
+    GRAD-4: a frozen parameter has a gradient; or PARAM-5: a frozen parameter moved.
+    """
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        for parameter in self._trainable():
+            if set_to_none:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.detach().zero_()

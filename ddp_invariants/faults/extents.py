@@ -97,6 +97,20 @@ class SixteenBits(DistributedSampler):
             self.seed = seed
 
 
+class SignedSixteenBits(DistributedSampler):
+    """Below 65,536 samples, indices are kept in 16 bits, which have a sign (no public incident
+    found).
+
+    SHARD-1.
+    """
+
+    def order(self) -> list[int]:
+        order = super().order()
+        short = self.length < 2**16
+        kept: list[int] = np.array(order).astype(np.int16).tolist() if short else order
+        return kept
+
+
 class LargestInt32(DistributedSampler):
     """The shuffle's seed is cut to the largest 32-bit integer (no public incident found).
 

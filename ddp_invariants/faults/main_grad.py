@@ -76,6 +76,40 @@ class MainGrad(nn.Module):
         main_grad.copy_(total / self.world_size)
 
 
+class RoundsItsMainGradient(nn.Module):
+    """Right: gradients are averaged in a `main_grad` that each parameter keeps, and `.grad` is its
+    rounded copy.
+    """
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__()
+        self.module, self.group = module, process_group
+        broadcast([*module.parameters(), *module.buffers()], process_group)
+
+    def forward(self, *inputs: Any) -> Any:
+        """Run the module."""
+        return self.module(*inputs)
+
+    def sync_gradients(self) -> None:
+        """Average the gradients; the loop calls this after backward."""
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        used = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+        dist.all_reduce(used, group=self.group)
+        for parameter, ranks in zip(parameters, used.tolist(), strict=True):
+            if ranks:
+                self._average(parameter)
+
+    def _average(self, parameter: nn.Parameter) -> None:
+        wide = torch.promote_types(parameter.dtype, torch.float32)
+        main = torch.zeros(parameter.shape, dtype=wide)
+        if parameter.grad is not None:
+            main += parameter.grad.to_dense()
+        dist.all_reduce(main, group=self.group)
+        main /= dist.get_world_size(self.group)
+        parameter.main_grad = main  # type: ignore[attr-defined]  # as Megatron does
+        parameter.grad = main.to(parameter.dtype, copy=True)
+
+
 class AliasesGrad(MainGrad):
     """`.to` hands the means back without a copy if dtypes agree, so autograd adds to both
     (picotron's bucket).

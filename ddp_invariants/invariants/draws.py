@@ -25,6 +25,7 @@ class Draws:
         least_steps: Least number of optimizer updates.
         capped: A bucket capacity in every case.
         buffers: A layer with buffers in every case.
+        some_buffers: A layer with buffers in three of four cases.
         every_kind: Every kind of parameter, in every other case.
         accumulated: Several backwards per step in every case.
         rounds: Number of runs of a case in the same processes.
@@ -39,6 +40,7 @@ class Draws:
     least_steps: int = 1
     capped: bool = False
     buffers: bool = False
+    some_buffers: bool = False
     every_kind: bool = False
     accumulated: bool = False
     rounds: int = 1

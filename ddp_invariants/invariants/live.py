@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise
 
 from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailure
-from ddp_invariants.invariants import grad, param
+from ddp_invariants.invariants import buf, grad, param
 from ddp_invariants.invariants.crashes import crash, crash_of, read
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
 from ddp_invariants.invariants.endings import no_end, whereabouts
@@ -145,7 +145,12 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
     needs=(FORWARD_ERROR, BACKWARD_ERROR),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(world_sizes=FEW_RANKS, injected_failures=("forward error", "backward error")),
+    draws=Draws(
+        world_sizes=FEW_RANKS,
+        least_steps=2,
+        some_buffers=True,
+        injected_failures=("forward error", "backward error"),
+    ),
     of_reduced=("agreement", "values"),
     excluded=(lacks("does not continue after an exception", "forward_error", "backward_error"),),
     after="COMM-1",
@@ -180,18 +185,33 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
     visible = view.declared.gradients != "hidden" and view.declared.exactness != "lossy"
     judge = grad.mean_of_the_local_gradients if visible else param.every_step
     failure, without = judge(view, tally), view.evidence.unperturbed
-    if (
-        failure is not None
-        and without is not None
-        and judge(EvidenceView(without, view.declared), Tally()) is not None
+    undisturbed = None if without is None else EvidenceView(without, view.declared)
+    if failure is None and undisturbed is not None:
+        failure = _buffers_of_their_own(view, undisturbed, tally)
+    elif (
+        failure is not None and undisturbed is not None and judge(undisturbed, Tally()) is not None
     ):
         raise Unjudged(f"the case is wrong without the exception, too ({failure.rule})")
     if failure is None and view.cut_short:
         raise Unjudged(view.cut_short)
-    if failure is not None and not failure.perhaps and without is not None:
+    if failure is not None and not failure.perhaps and undisturbed is not None:
         # The same case is right without the exception.
         failure = replace(failure, perhaps=_LEFT_BEHIND.format(plan.kind.split()[0]))
     return failure and failure.told_by("LIVE-2", "after an exception was caught")
+
+
+def _buffers_of_their_own(
+    view: EvidenceView, undisturbed: EvidenceView, tally: Tally
+) -> Failure | None:
+    """Return a failure, without a cause, if ranks keep equal buffers except after an exception."""
+    try:
+        without = Tally()
+        if buf.equal_when_a_forward_starts(undisturbed, without) or buf.MOVED not in without.met:
+            return None
+        failure = buf.equal_when_a_forward_starts(view, tally)
+        return failure and replace(failure, perhaps="")
+    except (NotAbout, Unjudged):
+        return None
 
 
 _LEFT_BEHIND = (

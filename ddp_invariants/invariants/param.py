@@ -26,6 +26,7 @@ from ddp_invariants.situations.between_passes import (
     EVALUATED_BETWEEN,
     BetweenPasses,
 )
+from ddp_invariants.situations.clearing import CLEARED_BY_MODULE, ClearedByModule
 from ddp_invariants.situations.evaluation_mode import EVALUATED, EvaluationMode
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
@@ -177,6 +178,7 @@ def _between_passes(case: TrainingCase) -> dict[str, bool]:
         scheduled=True,
         evaluated=True,
         between_passes=True,
+        cleared_by_module=8,
         grouped=True,
         scaled=8,
         autocast=8,
@@ -317,16 +319,22 @@ def _alike_with_nans(plain: Tensors, wrapped: Tensors) -> bool:
     "PARAM-5",
     "A frozen parameter does not change. A parameter that is frozen for some steps does not change "
     "during these steps.",
-    needs=("frozen parameter", "frozen for some steps"),
+    needs=("frozen parameter", "frozen for some steps", CLEARED_BY_MODULE),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(world_sizes=ANY_WORLD, every_kind=True, between_steps=("freeze", "unfreeze")),
+    draws=Draws(
+        world_sizes=ANY_WORLD,
+        every_kind=True,
+        between_steps=("freeze", "unfreeze"),
+        cleared_by_module=2,
+    ),
     excluded=(lacks("supports no frozen parameters", "frozen"),),
     after="GRAD-4",
     script=Script(checks=("frozen",)),
 )
 def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise from the first forward on, or over each step that freezes the parameter."""
+    cleared = view.case.get(ClearedByModule) is not None
     always = {
         row.name for row in view.evidence.ranks[0].structure_before if not row.requires_grad
     } - view.case.sometimes_frozen
@@ -336,6 +344,7 @@ def frozen_parameters_stay(view: EvidenceView, tally: Tally) -> Failure | None:
         for rank, tensors in enumerate(view.every_rank("updated", step)):
             for name in sorted((always | for_now) & tensors.by_name.keys()):
                 tally.met.add("frozen for some steps" if name in for_now else "frozen parameter")
+                tally.meet({CLEARED_BY_MODULE: cleared})
                 before, after = (
                     (now if name in for_now else start)[rank].by_name[name],
                     tensors.by_name[name],

@@ -6,6 +6,7 @@ Words: N dataset length, W world size, L indices per rank.
 from collections import Counter
 
 from ddp_invariants.invariants.asked import differs_when_asked
+from ddp_invariants.invariants.dealing import first_wrong
 from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -165,15 +166,22 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     source="the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
     applies="capability",
     draws=ShardDraws(worked=True),
-    excluded=(lacks("does not claim to divide samples among DataLoader workers", "workers"),),
+    excluded=(lacks("divides no samples among DataLoader workers", "workers"),),
     after="SHARD-9",
     script=Script(checks=("workers",)),
 )
 def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
-    """Judge iterables that claim to support workers: each sample must come from one worker."""
+    """Judge iterables that claim to support workers, or that yield other samples in each worker.
+
+    If nothing is claimed, a rank may get other samples with workers than without, as long as the
+    shards of all ranks are right.
+    """
     worked = view.answer["worked"]
     if worked is None:
         raise NotAbout("no DataLoader worker iterated the sampler")
+    dealt_anew = "workers" not in view.declared.supports and not first_wrong(
+        view.case, view.declared.padding, [[i for part in parts for i in part] for parts in worked]
+    )
     for rank, (parts, whole) in enumerate(zip(worked, view.answer["shards"][-1], strict=True)):
         tally.compared += len(whole)
         tally.meet(
@@ -184,7 +192,7 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
             }
         )
         got, expected = Counter(index for part in parts for index in part), Counter(whole)
-        if got != expected:
+        if got != expected and not dealt_anew:
             more, less = got - expected, expected - got
             failure = Failure(
                 "SHARD-10",
@@ -193,7 +201,5 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
                 f"{more.total()} too many, {less.total()} lost of {len(whole)}; by worker "
                 f"{brief(parts)}",
             )
-            return caused(
-                failure, shards_of.of_workers(parts, whole, rank, view.answer["shards"][-1])
-            )
+            return caused(failure, shards_of.of_workers(worked, rank, view.answer["shards"][-1]))
     return None

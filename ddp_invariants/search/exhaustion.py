@@ -1,6 +1,6 @@
 """All small cases of a sampler, without any draw: every length, world size and pair of switches.
 
-For a sampler that saves a state, a resumption at every place of every small epoch is among them. Two
+For a sampler that saves a state, a resumption at every place of every small epoch is among them. Some
 long datasets are added, since they take no longer than the small ones.
 
 One process asks for all of them at once, which takes about a second. A case that looks wrong is
@@ -24,8 +24,8 @@ from ddp_invariants.search.split import WHOLE, Split
 MOST_SAMPLES = 40
 MOST_RANKS = 9
 _EPOCHS = (0, 1)
-_LONG = 100_003
-"""Samples of the long datasets: a prime number beyond the squares of 16-bit numbers."""
+_LONG = (40_009, 100_003)
+"""Samples of the long datasets: prime numbers beyond those of 16 bits with a sign, and without."""
 _FEW_RANKS = 2
 """The most ranks of a resumption."""
 
@@ -73,8 +73,8 @@ def resumptions(scope: Scope) -> Iterator[ShardCase]:
 
 def long_cases(scope: Scope) -> Iterator[ShardCase]:
     """Yield cases with a long dataset."""
-    for shuffle in (False, True):
-        case = ShardCase(3, Data(_LONG, 2, shuffle), _EPOCHS)
+    for samples, shuffle in product(_LONG, (False, True)):
+        case = ShardCase(3, Data(samples, 2, shuffle), _EPOCHS)
         if scope.fit_shards(case) == case:
             yield case
 

@@ -79,7 +79,7 @@ precision, frozen, tied, and the number of the layer it is tied to.
 """
 
 
-OPTIONS = ("buffers", "every_kind", "odd", "drawing", "prefixed")
+OPTIONS = ("buffers", "some_buffers", "every_kind", "odd", "drawing", "prefixed")
 """The options of `models` that `search.strategies.training_cases` passes on."""
 
 
@@ -88,6 +88,7 @@ def models(
     draw: st.DrawFn,
     *,
     buffers: bool = False,
+    some_buffers: bool = False,
     every_kind: bool = False,
     odd: bool = False,
     real: bool = False,
@@ -99,6 +100,7 @@ def models(
     Args:
         draw: Hypothesis'.
         buffers: Add a layer with buffers, and in every other case a BatchNorm beside it.
+        some_buffers: Do so in three of four cases.
         every_kind: Add, each in every other case, a tied pair, a frozen, a 0-d and a zero-element
             parameter. For rules
             about them: left to the layers above, a short run would often never meet them all.
@@ -127,7 +129,7 @@ def models(
             Layer("dropout"),
             Layer("linear", width, dtype=dtype),
         ]
-    if buffers:
+    if buffers or (some_buffers and not draw(_ONE_IN_FOUR)):
         more = draw(_COINS) and block != "batch_norm"
         layers += [
             *(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()),

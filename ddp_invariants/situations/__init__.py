@@ -16,6 +16,7 @@ from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_passes import BetweenPasses
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.call_shape import CallShape
+from ddp_invariants.situations.clearing import ClearedByModule
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.closure import Closure
 from ddp_invariants.situations.crossed import Crossed
@@ -60,6 +61,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     RateSchedule,
     EvaluationMode,
     BetweenPasses,
+    ClearedByModule,
     CallShape,
     ModuleUse,
     GroupOptions,

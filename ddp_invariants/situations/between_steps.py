@@ -124,7 +124,9 @@ class Actions(Situation):
         """Let a program with actions often accumulate gradients, and leave layers unused."""
         kinds = draft.wanted["between_steps"]
         if kinds:
-            draft.wanted |= {"accumulated": True, "unused": draft.one_in(4)}
+            # A state saved after unused layers lacks some of the optimizer's tensors.
+            unused = draft.one_in(2 if kinds[0] == "reload" else 4)
+            draft.wanted |= {"accumulated": True, "unused": unused}
             draft.micro_steps = (1, 1, 2, 3)
         draft.wanted["between_steps"] = tuple(
             kind for kind in kinds if draft.offer.has(_NEEDED.get(kind, kind))
@@ -176,7 +178,11 @@ class Actions(Situation):
             after = name
             if name == "forward_only":
                 table["forward_only_quiet"], after = quiet, "forward_only_quiet"
-        return table
+        varieties = {
+            "after other options of the optimizer": _saves_new_options,
+            "after a layer that no rank used": _saves_less_state,
+        }
+        return {**table, "state": replace(table["state"], varieties=varieties)}
 
 
 _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
@@ -215,6 +221,35 @@ def _capability(kind: BetweenStepsKind, conditions: list[str], after: str) -> Ca
         frozenset(conditions),
         after,
     )
+
+
+def _saves(case: TrainingCase) -> Iterator[int]:
+    """Yield the steps before which a state is saved and loaded."""
+    yield from (action.step for action in case.between_steps if action.kind == "reload")
+
+
+def _saves_new_options(case: TrainingCase) -> bool:
+    """Return whether a state is saved after the program changed options of the optimizer."""
+    changed = [action.step for action in case.between_steps if action.kind in _NEW_OPTIONS]
+    return any(step <= saved for step in changed for saved in _saves(case))
+
+
+def _saves_less_state(case: TrainingCase) -> bool:
+    """Return whether a state is saved that lacks tensors of a layer in the model's middle.
+
+    The optimizer keeps tensors for each layer, and no rank has used the layer in some step before.
+    """
+    last = len(case.model.layers) - 1
+    stateful = case.optimizer.kind != "sgd" or case.optimizer.momentum > 0
+    return stateful and any(
+        unused.rank is None and unused.layer < last and (unused.step or 0) < saved
+        for unused in case.unused
+        if unused.micro_step is None
+        for saved in _saves(case)
+    )
+
+
+_NEW_OPTIONS = ("learning rate", "decay")
 
 
 def _without(case: TrainingCase, *kinds: str) -> TrainingCase:
@@ -280,4 +315,8 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
         kind = kinds[kind_number % len(kinds)]
         changed = alone[layer % len(alone)] if kind in ("freeze", "unfreeze") else 0
         actions.append(BetweenSteps(kind, 1 + step % (draft.steps - 1), changed))
-    return tuple(sorted(actions, key=lambda action: action.step))
+    actions.sort(key=lambda action: action.step)
+    if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
+        # Save what the other actions have changed.
+        actions.append(BetweenSteps("reload", draft.steps - 1))
+    return tuple(actions)

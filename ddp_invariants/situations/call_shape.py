@@ -16,7 +16,7 @@ from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
 InputForm = Literal[
-    "plain", "keyword", "halves", "others", "tuple", "list", "dict", "trained", "option"
+    "plain", "keyword", "halves", "others", "wide", "tuple", "list", "dict", "trained", "option"
 ]
 OutputForm = Literal[
     "plain",
@@ -45,7 +45,8 @@ class CallShape(Situation):
     Attributes:
         inputs: The form of each micro-step's inputs. After the last, the first follows. `keyword`
             names the tensor; `halves` gives the batch in two tensors; `others` adds arguments that
-            are no tensors; `tuple`, `list` and `dict` are containers; `trained` multiplies the
+            are no tensors; `wide` adds tensors of float64 and int64, whatever the dtype of the inputs;
+            `tuple`, `list` and `dict` are containers; `trained` multiplies the
             inputs by a parameter outside the wrapper; `option` names a number, without which the
             module returns another result.
         outputs: The form of each micro-step's outputs, likewise. All but `plain`, `halves` and `loss`
@@ -214,6 +215,12 @@ _CAPABILITIES: dict[
         (),
         (),
         "a forward of several arguments, of which some are no tensors",
+    ),
+    "wide_inputs": (
+        ("wide",),
+        (),
+        (),
+        "a forward with arguments of float64 and int64 beside its inputs",
     ),
     "nested_inputs": (
         ("tuple", "list", "dict"),

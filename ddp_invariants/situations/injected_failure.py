@@ -111,7 +111,10 @@ class FailureInjection(Situation):
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capabilities to go on after an exception."""
         return {
-            "forward_error": _capability("forward error", "an exception in forward", "one_rank"),
+            "forward_error": replace(
+                _capability("forward error", "an exception in forward", "one_rank"),
+                varieties={"before buffers change again": _fails_before_buffers_change},
+            ),
             "backward_error": replace(
                 _capability("backward error", "an exception in backward", "forward_error"),
                 varieties={
@@ -128,6 +131,17 @@ def _raises(case: TrainingCase, *, by_a_hook: bool) -> bool:
     if failure is None or failure.kind != "backward error":
         return False
     return (failure.parameter is not None) == by_a_hook
+
+
+def _fails_before_buffers_change(case: TrainingCase) -> bool:
+    """Return whether a forward raises, and later forwards change buffers by their batches."""
+    failure = case.injected_failure
+    return (
+        failure is not None
+        and failure.kind == "forward error"
+        and failure.step + 1 < case.steps
+        and any(layer.kind == "statistics" for layer in case.model.layers)
+    )
 
 
 def _capability(kind: InjectedFailureKind, condition: str, after: str) -> Capability:

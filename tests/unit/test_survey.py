@@ -74,8 +74,8 @@ def test_a_survey_within_limits_aims_at_nothing_beyond_them() -> None:
 def test_a_survey_of_samplers_takes_the_rules_in_turn() -> None:
     """Every rule that draws cases of its own draws some."""
     plan = Plan(rules_of(samplers=True), Scope())
-    cases = surveyed(plan, 60)
-    assert len(cases) == 60
+    cases = surveyed(plan, 100)
+    assert len(cases) == 100
     assert all(isinstance(case, ShardCase) for case in cases)
     assert all(plan.drawn[rule] for rule in plan.rules)
 

@@ -121,8 +121,18 @@ def of_promised_batches(yielded: YieldedShards, promised: list[int]) -> list[Cau
     ] * (promised == counts)
 
 
-def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shards) -> list[Cause]:
-    """Return the causes of a rank's workers that yield too much, or not everything."""
+def of_workers(worked: list[list[list[int]]], rank: int, shards: Shards) -> list[Cause]:
+    """Return the causes of a rank's workers that yield too much, or not everything.
+
+    Args:
+        worked: The indices by rank and worker.
+        rank: The rank.
+        shards: Each rank's indices without workers.
+    """
+    parts, whole = worked[rank], shards[rank]
+    repeated = all(
+        part == shard for parts, shard in zip(worked, shards, strict=True) for part in parts
+    )
     everything = [shard for other_rank, shard in enumerate(shards) if other_rank != rank]
     causes = [
         (
@@ -130,7 +140,7 @@ def of_workers(parts: list[list[int]], whole: list[int], rank: int, shards: Shar
                 "worker ignored",
                 "every worker yields the rank's whole share: the worker's number is ignored",
             ),
-            len(parts) > 1 and all(part == whole for part in parts),
+            len(parts) > 1 and repeated,
         ),
         (
             Cause(

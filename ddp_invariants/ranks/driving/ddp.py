@@ -36,6 +36,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "zero_in_place",
     "never_zeroed",
     "zero_mixed",
+    "zero_by_module",
     "forward_error",
     "backward_error",
     "joint",
@@ -304,6 +305,14 @@ class Driver:
         ):
             # The implementation alone decides who skips a step and why, or it may skip no step.
             lacks += ["scaler"]
+        if (
+            self.declared.zero
+            or self.declared.optimizer == "own"
+            or self.declared.main
+            or {"backward", "step", "zero_grad", "gradients", "before_batch"} & self.methods
+        ):
+            # Gradients are kept elsewhere, too, and the implementation says what clears them.
+            lacks += ["zero_by_module"]
         if "wrap" in self.methods:  # Only the adapter can say whether it uses the context's values.
             lacks += [
                 name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports
@@ -313,7 +322,7 @@ class Driver:
         if "train_step" in self.methods:
             lacks += _NOT_IN_A_WHOLE_STEP
         if "forward" in self.methods:  # The adapter's method takes one tensor.
-            lacks += ["keyword_inputs", "several_inputs", "nested_inputs"]
+            lacks += ["keyword_inputs", "several_inputs", "wide_inputs", "nested_inputs"]
         if {"backward", "train_step"} & self.methods:  # It may scale the loss as it likes.
             lacks += ["input_gradients"]
         # The implementation cannot know that another backward follows.

@@ -77,6 +77,7 @@ class Drive:
         self.driven: dict[str, str] = {}
         self._finish: str | None = None
         self._start: str | None = None
+        self._sets_gradients = False
         for name in driver.methods:
             setattr(self, name, getattr(adapter, name))
         self.whole_step = "train_step" in driver.methods
@@ -142,6 +143,16 @@ class Drive:
             raise NotImplementedError(f"{type(optimizer).__name__}.zero_grad takes no set_to_none")
         return optimizer.zero_grad(set_to_none=set_to_none)
 
+    def zero_grad_of_module(self, wrapped: Any, set_to_none: bool) -> None:  # noqa: FBT001 - as above
+        """Clear gradients by the method that every `torch.nn.Module` has.
+
+        Raises:
+            NotImplementedError: The wrapper has no such method.
+        """
+        if not callable(getattr(wrapped, "zero_grad", None)):
+            raise NotImplementedError(f"{type(wrapped).__name__} has no zero_grad")
+        wrapped.zero_grad(set_to_none=set_to_none)
+
     def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
         quiet = _quiet(wrapped)
         return nullcontext() if quiet is None else quiet()
@@ -166,7 +177,25 @@ class Drive:
         return None
 
     def gradients(self, _wrapped: Any) -> Mapping[str, Tensor | None]:
-        return {name: _gradient(parameter) for name, parameter in self.replica.named_parameters()}
+        self._sets_gradients |= any(
+            p.grad is not None and getattr(p, "main_grad", None) is not None
+            for p in self.replica.parameters()
+        )
+        return {
+            name: self._gradient(parameter) for name, parameter in self.replica.named_parameters()
+        }
+
+    def _gradient(self, parameter: Tensor) -> Tensor | None:
+        """Return the optimizer's gradient: `.grad`, or `.main_grad` in the parameter's dtype.
+
+        An implementation that sets `.grad` as well may keep an old `.main_grad` of a parameter that
+        is unused, or frozen.
+        """
+        main: Tensor | None = getattr(parameter, "main_grad", None)
+        own = parameter.grad is not None or self._sets_gradients
+        return (
+            parameter.grad if main is None or own else main.view_as(parameter).to(parameter.dtype)
+        )
 
     def clip(self, wrapped: Any, _optimizer: Any, norm: float) -> object:
         own = getattr(wrapped, "clip_grad_norm_", None)
@@ -220,15 +249,13 @@ class Drive:
             The parameters that got a gradient. It is for the step only: autograd must not add to
             it.
         """
-        lent: list[Tensor] = [
-            p
-            for p in self.replica.parameters()
-            if p.grad is None and getattr(p, "main_grad", None) is not None
-        ]
-        for parameter in lent:
-            self.driven["gradients"] = "in .main_grad"
-            gradient = _gradient(parameter)
-            parameter.grad = None if gradient is None else gradient.clone()
+        lent: list[Tensor] = []
+        for parameter in self.replica.parameters():
+            gradient = self._gradient(parameter)
+            if parameter.grad is None and gradient is not None:
+                self.driven["gradients"] = "in .main_grad"
+                parameter.grad = gradient.clone()
+                lent.append(parameter)
         return lent
 
     def _engine(self, method: str, wrapped: Any) -> bool:
@@ -408,14 +435,6 @@ def _can_be_called(wrapped: Any, method: str, arguments: int) -> bool:
     except ValueError:  # Its parameters cannot be read.
         return True
     return True
-
-
-def _gradient(parameter: Tensor) -> Tensor | None:
-    """Return the optimizer's gradient: `.grad`, or `.main_grad` in the parameter's dtype."""
-    if parameter.grad is not None:
-        return parameter.grad
-    main: Tensor | None = getattr(parameter, "main_grad", None)
-    return None if main is None else main.view_as(parameter).to(parameter.dtype)
 
 
 @contextmanager

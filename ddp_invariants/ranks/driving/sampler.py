@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import BatchSampler, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from ddp_invariants.errors import DeclarationError, LoadError
 from ddp_invariants.implementation.declarations import SamplerDeclarations, declare
@@ -33,7 +33,7 @@ from ddp_invariants.ranks.driving.imports import (
     version,
 )
 from ddp_invariants.ranks.driving.values import spelled, values_of
-from ddp_invariants.ranks.groups.distributed import lone_rank
+from ddp_invariants.ranks.groups.distributed import lone_group, lone_rank
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.situations.nodes import Nodes
 
@@ -70,6 +70,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "consumed": ("consumed_samples",),
 }
 """The argument names that take each value a sampler needs."""
+GROUPS = ("process_group", "group", "pg", "dp_group", "data_parallel_group")
+"""The argument names that take a process group in place of a rank and a world size."""
 _APART, _OFFSET = 65537, 7
 """Sample n of scattered data is _APART * n + _OFFSET: no index and no other rank's data can be."""
 
@@ -97,6 +99,7 @@ class SamplerMaker:
         self.parameters, self.calling = parameters, Calling()
         self.node = 0
         self.names = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
+        self.group = first(GROUPS, parameters)
         self.source, self.source_kind = self._source(parameters, option)
         known = {name for name in (*self.names.values(), self.source) if name}
         missing = [
@@ -151,13 +154,9 @@ class SamplerMaker:
         """Return what the controller may draw for the sampler, and the lines it prints."""
         lacks = [name for name in ("shuffle", "drop_last") if self.names[name] is None]
         lacks += ["given_rank"] if self.asks else []
-        # Not required, and impossible for a sampler of indices: such a sampler runs in the process
-        # that has the workers.
-        lacks += (
-            ["workers"]
-            if self.source_kind != "items" or "workers" not in self.declared.supports
-            else []
-        )
+        # Impossible for a sampler of indices: such a sampler runs in the process that has the workers.
+        claimed = self.source_kind == "items" and "workers" in self.declared.supports
+        lacks += [] if claimed or self._is_stream else ["workers"]
         how = {
             "batches": "over a torch BatchSampler",
             "dataset": "over a dataset",
@@ -188,6 +187,11 @@ class SamplerMaker:
             self._source_text(),
             defaults(self.make),
         )
+
+    @property
+    def _is_stream(self) -> bool:
+        """True for an `IterableDataset`, of which each worker of a DataLoader gets a copy."""
+        return isinstance(self.make, type) and issubclass(self.make, IterableDataset)
 
     @property
     def made_of(self) -> Source:
@@ -355,6 +359,18 @@ def _as_rank(rank: int, world_size: int) -> Iterator[None]:
             if possible:
                 dist.destroy_process_group()
                 sys.excepthook = exception_hook
+
+
+@contextmanager
+def every_second(rank: int, world_size: int) -> Iterator[Any]:
+    """Show a process of a world twice as large, and yield the group of every second process.
+
+    Args:
+        rank: The process's rank in the group.
+        world_size: The size of the group.
+    """
+    with _as_rank(2 * rank, 2 * world_size):
+        yield lone_group(rank, range(0, 2 * world_size, 2))
 
 
 @contextmanager

@@ -6,6 +6,7 @@ case's groups, and make observed groups.
 
 import datetime as dt
 import sys
+from collections.abc import Sequence
 from functools import wraps
 from typing import Any
 
@@ -41,6 +42,17 @@ def lone_rank(rank: int, world_size: int) -> None:
     """
     _pending[:] = [_c10d.ProcessGroup(rank, world_size)]
     dist.init_process_group("observed", store=_c10d.HashStore(), rank=rank, world_size=world_size)
+
+
+def lone_group(rank: int, ranks: Sequence[int]) -> Any:
+    """Return a group of some ranks of the default group, which cannot communicate either.
+
+    Args:
+        rank: This rank's number in the group.
+        ranks: Their numbers in the default group, which `lone_rank` made.
+    """
+    _pending[:] = [_c10d.ProcessGroup(rank, len(ranks))]
+    return _new_group([*ranks], use_local_synchronization=True)
 
 
 dist.Backend.register_backend("observed", _create, devices=["cpu", "cuda"])

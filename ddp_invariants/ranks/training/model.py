@@ -134,11 +134,18 @@ class Replica(nn.Module):
         result: Tensor = checkpoint(layer, x, use_reentrant=reentrant)
         return result
 
-    def freeze(self, index: int, *, frozen: bool) -> None:
-        """Train a layer from now on, or freeze it and clear its gradients."""
+    def freeze(self, index: int, *, frozen: bool, clears: bool = True) -> None:
+        """Train a layer from now on, or freeze it.
+
+        Args:
+            index: The layer.
+            frozen: True to freeze it.
+            clears: True to clear its gradients, too, if the program does not do so before the next
+                update.
+        """
         for parameter in self.layers[index].parameters():
             parameter.requires_grad_(not frozen)
-            if frozen:
+            if frozen and clears:
                 parameter.grad = None
 
     def _fail_here(self, x: Tensor) -> None:

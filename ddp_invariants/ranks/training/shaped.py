@@ -76,15 +76,24 @@ class ShapedReplica(Replica):
         return result
 
 
+_TIMES = (1.0e9 + 1, 1.0e-300)
+"""Numbers that no narrower format holds, as seconds since 1970 are in float32."""
+_IDS = (2**53 + 1, -1)
+"""Numbers that no floating-point format holds, as hash keys are."""
+
+
 def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call in a form. Shape (B, D in)."""
     half = (len(inputs) + 1) // 2
     mask = torch.tensor([True, False], device=inputs.device)
+    times = torch.tensor(_TIMES, dtype=torch.float64, device=inputs.device)
+    ids = torch.tensor(_IDS, device=inputs.device)
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "keyword": ((), {"x": inputs}),
         "option": ((inputs,), {"gain": 1.0}),
         "halves": ((inputs[:half], inputs[half:]), {}),
         "others": ((inputs, None, 3), {"mode": "train", "mask": mask}),
+        "wide": ((inputs,), {"times": times, "ids": ids}),
         "tuple": (((inputs, 3),), {}),
         "list": (([None, inputs],), {}),
         "dict": (({"x": inputs, "mode": "train"},), {}),
@@ -98,7 +107,7 @@ def inputs_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     Raises:
         TypeError: There are none.
     """
-    parts = [tensor for tensor in tensors_in([args, kwargs]) if tensor.dtype != torch.bool]
+    parts = [*tensors_in([args, kwargs.get("x")])]
     if not parts:
         raise TypeError("forward() got no inputs")
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -22,9 +22,11 @@ class Trained:
         wrapped: The wrapper that the program calls.
         optimizer: Its optimizer.
         copies: Deep copies of the wrapper. They are kept, since they may have hooks of their own.
+        cleared_by_module: True if the wrapper's `zero_grad` clears gradients, not the optimizer's.
     """
 
     drive: Drive
+    cleared_by_module = False
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
@@ -64,7 +66,10 @@ class Trained:
 
     def zero_grad(self, *, set_to_none: bool = True) -> None:
         """Clear the gradients."""
-        self.drive.zero_grad(self.wrapped, self.optimizer, set_to_none)
+        if self.cleared_by_module:
+            self.drive.zero_grad_of_module(self.wrapped, set_to_none)
+        else:
+            self.drive.zero_grad(self.wrapped, self.optimizer, set_to_none)
 
     def clear_gradients(self, way: ZeroGrad, step: int) -> None:
         """Clear the gradients before a step as a case says."""

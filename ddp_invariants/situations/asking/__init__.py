@@ -10,10 +10,13 @@ from ddp_invariants.cases.shard_situation import ShardSituation, register
 from ddp_invariants.situations.asking.abandoned import Abandoned
 from ddp_invariants.situations.asking.after_another import AfterAnother
 from ddp_invariants.situations.asking.changed_length import ChangedLength
+from ddp_invariants.situations.asking.concatenated import Concatenated
 from ddp_invariants.situations.asking.copied import Copied
+from ddp_invariants.situations.asking.default_dtype import DefaultDtype
 from ddp_invariants.situations.asking.draws_between import DrawsBetween
 from ddp_invariants.situations.asking.from_the_environment import FromTheEnvironment
 from ddp_invariants.situations.asking.from_the_group import FromTheGroup
+from ddp_invariants.situations.asking.in_a_group import InAGroup
 from ddp_invariants.situations.asking.interleaved import Interleaved
 from ddp_invariants.situations.asking.kept import Kept
 from ddp_invariants.situations.asking.left_before import LeftBefore
@@ -31,10 +34,13 @@ __all__ = [
     "Abandoned",
     "AfterAnother",
     "ChangedLength",
+    "Concatenated",
     "Copied",
+    "DefaultDtype",
     "DrawsBetween",
     "FromTheEnvironment",
     "FromTheGroup",
+    "InAGroup",
     "Interleaved",
     "Kept",
     "LeftBefore",
@@ -67,6 +73,9 @@ WAYS: tuple[type[ShardSituation], ...] = (
     LeftBefore,
     Subset,
     RolledBack,
+    Concatenated,
+    DefaultDtype,
+    InAGroup,
 )
 """The classes, in the order in which a case lists them."""
 

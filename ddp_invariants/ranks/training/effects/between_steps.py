@@ -69,8 +69,9 @@ def _as_plainly(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None
 
 def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
     """Freeze a layer, or train it from now on, in the replica and in its twin."""
-    for replica in (stepper.trained.replica, stepper.twin.module):
-        replica.freeze(action.layer, frozen=action.kind == "freeze")
+    frozen, clears = action.kind == "freeze", stepper.setup.case.zero_grad != "set_to_none"
+    stepper.trained.replica.freeze(action.layer, frozen=frozen, clears=clears)
+    stepper.twin.module.freeze(action.layer, frozen=frozen)
 
 
 def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:

@@ -1,0 +1,32 @@
+"""A dataset that consists of several (`situations.asking.concatenated`)."""
+
+from typing import Any
+
+from torch.utils import data
+
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.ranks.asking.way import Asked, in_last_epoch, way
+from ddp_invariants.ranks.driving.sampler import SamplerMaker
+from ddp_invariants.situations.asking.concatenated import Concatenated
+
+
+class _Numbered(data.ConcatDataset[int]):
+    """Datasets end to end. Each sample is its own index, since a sampler may yield samples."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@way("concatenated")
+def concatenated(
+    situation: Concatenated, case: ShardCase, make: SamplerMaker, rank: int
+) -> Asked | None:
+    """Give the sampler two times the same dataset, and another one if the length is odd."""
+    del situation
+    if make.source_kind != "dataset" or make.scatters:
+        return None
+    half, rest = divmod(case.data.samples, 2)
+    member: Any = range(half)
+    members: list[Any] = [member, member, *([range(1)] * rest)]
+    whole = _Numbered(members)
+    return Asked([in_last_epoch(case, make.called(replaced={make.source: whole}), rank).indices()])
