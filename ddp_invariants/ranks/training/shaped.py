@@ -82,12 +82,18 @@ _IDS = (2**53 + 1, -1)
 """Numbers that no floating-point format holds, as hash keys are."""
 
 
+def _beside_the_inputs() -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        torch.tensor([True, False]),
+        torch.tensor(_TIMES, dtype=torch.float64),
+        torch.tensor(_IDS),
+    )
+
+
 def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call in a form. Shape (B, D in)."""
     half = (len(inputs) + 1) // 2
-    mask = torch.tensor([True, False], device=inputs.device)
-    times = torch.tensor(_TIMES, dtype=torch.float64, device=inputs.device)
-    ids = torch.tensor(_IDS, device=inputs.device)
+    mask, times, ids = (tensor.to(inputs.device) for tensor in _beside_the_inputs())
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "keyword": ((), {"x": inputs}),
         "option": ((inputs,), {"gain": 1.0}),
