@@ -102,6 +102,20 @@ class LargeParameterSkipped(Reference):
         ]
 
 
+class OncePerStorage(Reference):
+    """Parameters in one storage count as one tied parameter, so that only the first of several views
+    of a tensor is reduced (no public incident found).
+
+    GRAD-1: never reduced.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        first: dict[int, nn.Parameter] = {}
+        for parameter in super()._trainable():
+            first.setdefault(parameter.untyped_storage().data_ptr() or id(parameter), parameter)
+        return list(first.values())
+
+
 class SkipsScalars(Reference):
     """Parameters without a dimension are left out of the buckets (no public incident found).
 

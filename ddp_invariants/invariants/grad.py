@@ -32,6 +32,7 @@ from ddp_invariants.invariants.rule import (
 )
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.storage import ONE_STORAGE, OneStorage
 
 SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
 
@@ -140,9 +141,15 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
     "GRAD-4",
     "A gradient has its parameter's dtype and shape. Frozen parameters get no gradient. Tied, 0-d "
     "and zero-element parameters get their gradients.",
-    needs=("frozen parameter", "tied parameter", "0-d parameter", "zero-element parameter"),
+    needs=(
+        "frozen parameter",
+        "tied parameter",
+        "0-d parameter",
+        "zero-element parameter",
+        ONE_STORAGE,
+    ),
     source=SOURCE,
-    draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
+    draws=Draws(world_sizes=ANY_WORLD, every_kind=True, in_one_storage=4),
     excluded=(HIDDEN, OWNED),
     after="STATE-2",
     script=Script(checks=("fit",)),
@@ -151,7 +158,12 @@ def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | 
 def gradients_fit_their_parameters(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the structure recorded before wrapping."""
     rows = view.evidence.ranks[0].structure_before
-    tally.meet({"tied parameter": any(row.name != row.first_name for row in rows)})
+    tally.meet(
+        {
+            "tied parameter": any(row.name != row.first_name for row in rows),
+            ONE_STORAGE: view.case.get(OneStorage) is not None,
+        }
+    )
     return first_failure(
         checks.unfit_gradient(view, tally, step, rank)
         for step in view.steps("reduced")

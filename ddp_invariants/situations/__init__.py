@@ -36,6 +36,7 @@ from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.schedule import RateSchedule
 from ddp_invariants.situations.second import SecondWrapper
+from ddp_invariants.situations.storage import OneStorage
 from ddp_invariants.situations.surroundings import Surroundings
 from ddp_invariants.situations.turns import Turns
 from ddp_invariants.situations.uneven import UnevenInputs
@@ -62,6 +63,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     EvaluationMode,
     BetweenPasses,
     ClearedByModule,
+    OneStorage,
     CallShape,
     ModuleUse,
     GroupOptions,
