@@ -121,9 +121,10 @@ def _repeats(evidence: ShardEvidence) -> bool:
     No document says that every iterable divides them.
     """
     answer = evidence.answers[0]
-    return all(
+    worked = answer.get("worked")  # It is missing if the sampler raised in this process alone.
+    return worked is not None and all(
         part == whole
-        for parts, whole in zip(answer["worked"], answer["shards"][-1], strict=True)
+        for parts, whole in zip(worked, answer["shards"][-1], strict=True)
         for part in parts
     )
 
