@@ -4,6 +4,7 @@ Words: N dataset length, W world size, L indices per rank.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.dealing import first_wrong
@@ -174,14 +175,12 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
     """Judge iterables that claim to support workers, or that yield other samples in each worker.
 
     If nothing is claimed, a rank may get other samples with workers than without, as long as the
-    shards of all ranks are right.
+    shards of all ranks, or those of all workers, are right.
     """
     worked = view.answer["worked"]
     if worked is None:
         raise NotAbout("no DataLoader worker iterated the sampler")
-    dealt_anew = "workers" not in view.declared.supports and not first_wrong(
-        view.case, view.declared.padding, [[i for part in parts for i in part] for parts in worked]
-    )
+    dealt_anew = "workers" not in view.declared.supports and _right_with_workers(view, worked)
     for rank, (parts, whole) in enumerate(zip(worked, view.answer["shards"][-1], strict=True)):
         tally.compared += len(whole)
         tally.meet(
@@ -203,3 +202,12 @@ def each_sample_by_one_worker(view: ShardView, tally: Tally) -> Failure | None:
             )
             return caused(failure, shards_of.of_workers(worked, rank, view.answer["shards"][-1]))
     return None
+
+
+def _right_with_workers(view: ShardView, worked: list[list[list[int]]]) -> bool:
+    """Return whether the shards of all ranks are right, or those of all workers as if of ranks."""
+    of_ranks = [[index for part in parts for index in part] for parts in worked]
+    of_workers = [part for parts in worked for part in parts]
+    padding, case = view.declared.padding, view.case
+    as_ranks = replace(case, world_size=len(of_workers), workers=0, situations=())
+    return not (first_wrong(case, padding, of_ranks) and first_wrong(as_ranks, padding, of_workers))

@@ -230,8 +230,9 @@ def _saves(case: TrainingCase) -> Iterator[int]:
 
 def _saves_new_options(case: TrainingCase) -> bool:
     """Return whether a state is saved after the program changed options of the optimizer."""
-    changed = [action.step for action in case.between_steps if action.kind in _NEW_OPTIONS]
-    return any(step <= saved for step in changed for saved in _saves(case))
+    kinds = [action.kind for action in case.between_steps]
+    changed = [number for number, kind in enumerate(kinds) if kind in _NEW_OPTIONS]
+    return bool(changed) and "reload" in kinds[changed[0] :]
 
 
 def _saves_less_state(case: TrainingCase) -> bool:

@@ -21,12 +21,17 @@ class _Numbered(data.ConcatDataset[int]):
 def concatenated(
     situation: Concatenated, case: ShardCase, make: SamplerMaker, rank: int
 ) -> Asked | None:
-    """Give the sampler two times the same dataset, and another one if the length is odd."""
+    """Give the sampler two times the same dataset, and another one with the rest.
+
+    The ranks share the first two without padding, in case a sampler pads each member by itself.
+    """
     del situation
-    if make.source_kind != "dataset" or make.scatters:
+    samples, ranks = case.data.samples, case.world_size
+    size = samples // (2 * ranks) * ranks
+    if make.source_kind != "dataset" or make.scatters or not size:
         return None
-    half, rest = divmod(case.data.samples, 2)
-    member: Any = range(half)
-    members: list[Any] = [member, member, *([range(1)] * rest)]
+    member: Any = range(size)
+    rest = samples - 2 * size
+    members: list[Any] = [member, member, *([range(rest)] if rest else [])]
     whole = _Numbered(members)
     return Asked([in_last_epoch(case, make.called(replaced={make.source: whole}), rank).indices()])

@@ -10,7 +10,7 @@ from ddp_invariants.situations.asking.in_a_group import InAGroup
 def in_a_group(situation: InAGroup, case: ShardCase, make: SamplerMaker, rank: int) -> Asked | None:
     """Leave out rank and world size, and pass the group."""
     del situation
-    if not make.place or make.group is None:
+    if not make.place or not make.takes_group:
         return None
     with every_second(rank, case.world_size) as group:
         other = make.called(without=make.place, replaced={make.group: group})

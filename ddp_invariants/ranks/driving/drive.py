@@ -77,7 +77,7 @@ class Drive:
         self.driven: dict[str, str] = {}
         self._finish: str | None = None
         self._start: str | None = None
-        self._sets_gradients = False
+        self._have_own = set[int]()
         for name in driver.methods:
             setattr(self, name, getattr(adapter, name))
         self.whole_step = "train_step" in driver.methods
@@ -147,10 +147,15 @@ class Drive:
         """Clear gradients by the method that every `torch.nn.Module` has.
 
         Raises:
-            NotImplementedError: The wrapper has no such method.
+            NotImplementedError: The wrapper has no such method, or gradients are kept elsewhere, too.
         """
-        if not callable(getattr(wrapped, "zero_grad", None)):
-            raise NotImplementedError(f"{type(wrapped).__name__} has no zero_grad")
+        kind, method = type(wrapped).__name__, getattr(wrapped, "zero_grad", None)
+        if not callable(method) or not _takes(method, "set_to_none"):
+            raise NotImplementedError(f"{kind} has no zero_grad with set_to_none")
+        kept = any(getattr(p, "main_grad", None) is not None for p in self.replica.parameters())
+        inherited = getattr(type(wrapped), "zero_grad", None) is nn.Module.zero_grad
+        if self.runs_backward(wrapped) or (kept and inherited):
+            raise NotImplementedError(f"{kind} may keep gradients that zero_grad does not clear")
         wrapped.zero_grad(set_to_none=set_to_none)
 
     def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
@@ -177,12 +182,17 @@ class Drive:
         return None
 
     def gradients(self, _wrapped: Any) -> Mapping[str, Tensor | None]:
-        self._sets_gradients |= any(
-            p.grad is not None and getattr(p, "main_grad", None) is not None
-            for p in self.replica.parameters()
-        )
+        self._note_own_gradients()
         return {
             name: self._gradient(parameter) for name, parameter in self.replica.named_parameters()
+        }
+
+    def _note_own_gradients(self) -> None:
+        """Note the parameters whose `.grad` is set beside a `.main_grad`."""
+        self._have_own |= {
+            id(p)
+            for p in self.replica.parameters()
+            if p.grad is not None and getattr(p, "main_grad", None) is not None
         }
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
@@ -192,7 +202,7 @@ class Drive:
         is unused, or frozen.
         """
         main: Tensor | None = getattr(parameter, "main_grad", None)
-        own = parameter.grad is not None or self._sets_gradients
+        own = parameter.grad is not None or id(parameter) in self._have_own
         return (
             parameter.grad if main is None or own else main.view_as(parameter).to(parameter.dtype)
         )
@@ -249,6 +259,7 @@ class Drive:
             The parameters that got a gradient. It is for the step only: autograd must not add to
             it.
         """
+        self._note_own_gradients()
         lent: list[Tensor] = []
         for parameter in self.replica.parameters():
             gradient = self._gradient(parameter)

@@ -320,6 +320,14 @@ class SamplerMaker:
         return frozenset() if self.asks or fixed or len(optional) < 2 else frozenset(optional)
 
     @property
+    def takes_group(self) -> bool:
+        """True if a caller may pass a process group, and passes none by default."""
+        group = self.group
+        return (
+            group is not None and group not in self.given and self.parameters[group].default is None
+        )
+
+    @property
     def by_position(self) -> bool:
         """True if the signature takes several of our values by position."""
         known = {*self.names.values(), self.source, *self.given}

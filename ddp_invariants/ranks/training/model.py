@@ -140,8 +140,8 @@ class Replica(nn.Module):
         Args:
             index: The layer.
             frozen: True to freeze it.
-            clears: True to clear its gradients, too, if the program does not do so before the next
-                update.
+            clears: True to clear its gradients, too, if the program does not set them to None
+                before the next update.
         """
         for parameter in self.layers[index].parameters():
             parameter.requires_grad_(not frozen)

@@ -69,8 +69,10 @@ def _as_plainly(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None
 
 def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
     """Freeze a layer, or train it from now on, in the replica and in its twin."""
-    frozen, clears = action.kind == "freeze", stepper.setup.case.zero_grad != "set_to_none"
-    stepper.trained.replica.freeze(action.layer, frozen=frozen, clears=clears)
+    frozen, trained = action.kind == "freeze", stepper.trained
+    # An optimizer's zero_grad may zero a gradient in place; a module's sets it to None if asked to.
+    kept = trained.cleared_by_module and stepper.setup.case.zero_grad == "set_to_none"
+    trained.replica.freeze(action.layer, frozen=frozen, clears=not kept)
     stepper.twin.module.freeze(action.layer, frozen=frozen)
 
 
