@@ -46,8 +46,8 @@ RULES = (
     "RNG-1",
     "INIT-3",
 )
-WITHOUT = frozenset({"sparse", "nonfinite", "autocast", "backward_error", "fused"})
-"""Capabilities that such a device does not support.
+WITHOUT = frozenset({"sparse", "nonfinite", "autocast", "backward_error", "fused", "other_methods"})
+"""Capabilities that such a device, or no wrapper at all, does not support.
 
 An exception in autograd's thread for the device ends the process. The device has no fused steps and
 no autocast.
