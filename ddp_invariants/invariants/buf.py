@@ -44,7 +44,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     Only cases in which no earlier forward ran under no_sync are judged. A step whose first attempt
     failed is not judged: an implementation may synchronise buffers after a forward.
     """
-    case, failure = view.case, view.case.injected_failure
+    case, injected = view.case, view.case.injected_failure
     not_about(
         {
             "one rank": case.world_size == 1,
@@ -55,7 +55,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
         }
     )
     tally.met.add(TWO_RANKS)
-    attempted = None if failure is None else failure.step
+    attempted = None if injected is None else injected.step
     for step in view.steps("forward buffers")[1:]:
         if step == attempted:
             continue
@@ -68,14 +68,14 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
             tally.compared += sum(tensors.layout.sizes)
             difference = apart(started[0], tensors, "rank 0 holds")
             if difference is not None:
-                unequal = Failure(
+                failure = Failure(
                     "BUF-1",
                     "buffers differ between ranks when a forward starts",
                     f"rank {rank} of {case.world_size}, step {step}, "
                     f"{difference.place.replace('parameter', 'buffer', 1)}",
                     difference.words,
                 )
-                return kept.of_buffer(view, unequal, step, rank, difference.name)
+                return kept.of_buffer(view, failure, step, rank, difference.name)
     return None
 
 

@@ -223,11 +223,6 @@ def _capability(kind: BetweenStepsKind, conditions: list[str], after: str) -> Ca
     )
 
 
-def _saves(case: TrainingCase) -> Iterator[int]:
-    """Yield the steps before which a state is saved and loaded."""
-    yield from (action.step for action in case.between_steps if action.kind == "reload")
-
-
 def _saves_new_options(case: TrainingCase) -> bool:
     """Return whether a state is saved after the program changed options of the optimizer."""
     kinds = [action.kind for action in case.between_steps]
@@ -241,12 +236,14 @@ def _saves_less_state(case: TrainingCase) -> bool:
     The optimizer keeps tensors for each layer, and no rank has used the layer in some step before.
     """
     last = len(case.model.layers) - 1
+    saved = max(
+        (action.step for action in case.between_steps if action.kind == "reload"), default=0
+    )
     stateful = case.optimizer.kind != "sgd" or case.optimizer.momentum > 0
     return stateful and any(
         unused.rank is None and unused.layer < last and (unused.step or 0) < saved
         for unused in case.unused
         if unused.micro_step is None
-        for saved in _saves(case)
     )
 
 
