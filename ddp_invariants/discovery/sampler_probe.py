@@ -13,6 +13,7 @@ from ddp_invariants.implementation.declarations import SamplerDeclarations, decl
 from ddp_invariants.implementation.spec import Sampler
 from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.crashes import CRASHES
+from ddp_invariants.invariants.diagnosis import shards
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView
@@ -122,11 +123,7 @@ def _repeats(evidence: ShardEvidence) -> bool:
     """
     answer = evidence.answers[0]
     worked = answer.get("worked")  # It is missing if the sampler raised in this process alone.
-    return worked is not None and all(
-        sorted(part) == sorted(whole)
-        for parts, whole in zip(worked, answer["shards"][-1], strict=True)
-        for part in parts
-    )
+    return worked is not None and shards.repeated(worked, answer["shards"][-1])
 
 
 def _asked(name: str, evidence: ShardEvidence, declared: SamplerDeclarations) -> Probed:

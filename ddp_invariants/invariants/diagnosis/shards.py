@@ -121,6 +121,20 @@ def of_promised_batches(yielded: YieldedShards, promised: list[int]) -> list[Cau
     ] * (promised == counts)
 
 
+def repeated(worked: list[list[list[int]]], shards: Shards) -> bool:
+    """Return whether each worker yields all indices of its rank, in any order.
+
+    Args:
+        worked: The indices by rank and worker.
+        shards: Each rank's indices without workers.
+    """
+    return all(
+        sorted(part) == sorted(shard)
+        for parts, shard in zip(worked, shards, strict=True)
+        for part in parts
+    )
+
+
 def of_workers(worked: list[list[list[int]]], rank: int, shards: Shards) -> list[Cause]:
     """Return the causes of a rank's workers that yield too much, or not everything.
 
@@ -130,9 +144,6 @@ def of_workers(worked: list[list[list[int]]], rank: int, shards: Shards) -> list
         shards: Each rank's indices without workers.
     """
     parts, whole = worked[rank], shards[rank]
-    repeated = all(
-        part == shard for parts, shard in zip(worked, shards, strict=True) for part in parts
-    )
     everything = [shard for other_rank, shard in enumerate(shards) if other_rank != rank]
     causes = [
         (
@@ -140,7 +151,7 @@ def of_workers(worked: list[list[list[int]]], rank: int, shards: Shards) -> list
                 "worker ignored",
                 "every worker yields the rank's whole share: the worker's number is ignored",
             ),
-            len(parts) > 1 and repeated,
+            len(parts) > 1 and repeated(worked, shards),
         ),
         (
             Cause(
