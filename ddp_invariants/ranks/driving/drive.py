@@ -243,6 +243,8 @@ class Drive:
         lent: list[Tensor] = []
 
         def with_main_gradients() -> object:
+            for parameter in lent:  # A closure that is called again computes its own gradients.
+                parameter.grad = None
             loss = closure()
             lent.extend(self._lend_main_gradients())
             return loss
