@@ -2,31 +2,19 @@
 
 import subprocess
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
-LIBRARIES = {
-    "accelerate": "accelerate safetensors psutil huggingface_hub packaging pyyaml httpx2 httpcore2 "
-    "h2 hpack hyperframe tqdm filelock click shellingham typer anyio hf-xet truststore",
-    "catalyst": "catalyst tensorboardX hydra-slayer accelerate tqdm protobuf",
-    "datasets": "datasets pyarrow dill multiprocess xxhash pandas pytz huggingface_hub httpx "
-    "httpcore httpx2 httpcore2 h2 hpack hyperframe anyio tqdm aiohttp multidict yarl aiosignal "
-    "frozenlist aiohappyeyeballs propcache truststore",
-    "fabric": "lightning lightning-utilities torchmetrics fsspec packaging pyyaml tqdm",
-    "fairscale": "fairscale",
-    "fsdp2": "",
-    "lightning": "lightning pytorch-lightning lightning-utilities torchmetrics fsspec packaging pyyaml tqdm",
-    "ignite": "pytorch-ignite packaging",
-    "mmengine": "mmengine addict yapf termcolor platformdirs opencv-python-headless",
-    "opacus": "opacus scipy opt-einsum",
-    "monai": "monai",
-    "torch": "",
-    "torchdata": "torchdata",
-    "transformers": "transformers tokenizers safetensors regex huggingface_hub httpx2 httpcore2 "
-    "h2 hpack hyperframe anyio hf-xet tqdm truststore",
-    "webdataset": "webdataset braceexpand pyyaml",
-}
-"""The distributions that a library needs beside torch; the first one is the library."""
+FOLDER = Path(__file__).resolve().parent / "libraries"
+LIBRARIES = sorted(path.stem for path in FOLDER.glob("*.toml"))
+"""The names of the libraries; each has a file in the folder."""
+
+
+def packages(library: str) -> list[str]:
+    """Return the distributions that a library needs beside torch; the first one is the library."""
+    tables = tomllib.loads((FOLDER / f"{library}.toml").read_text(encoding="utf-8"))
+    return str(tables.get("packages", "")).split()
 
 
 def installed(folder: Path, library: str) -> Path:
@@ -35,7 +23,8 @@ def installed(folder: Path, library: str) -> Path:
     python = folder / "bin" / "python"
     (here,) = folder.glob("lib/python*/site-packages")
     (here / "suite.pth").write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
-    if LIBRARIES[library]:
-        command = [str(python), "-m", "pip", "install", "-q", "--no-deps"]
-        subprocess.run([*command, *LIBRARIES[library].split()], check=True)
+    if needed := packages(library):
+        subprocess.run(
+            [str(python), "-m", "pip", "install", "-q", "--no-deps", *needed], check=True
+        )
     return python

@@ -2,9 +2,11 @@
 
     python benchmarks/third_parties.py [--page] [NAME]...
 
-Each library is installed into an environment of its own, in a temporary folder. `certify` judges each
-implementation as a user would call it. The results are kept in `third_parties.json`, with their date,
-so a run of some rows keeps the others. `--page` runs nothing, and writes the page anew.
+`libraries/` has a file for each library, with the packages to install and a table for each
+implementation. Each library is installed into an environment of its own, in a temporary folder.
+`certify` judges each implementation as a user would call it. The results are kept beside the file, with
+their date, so a run of some libraries or implementations keeps the others. `--page` runs nothing, and writes the page
+anew.
 """
 
 import datetime as dt
@@ -14,19 +16,19 @@ import resource
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments import LIBRARIES, installed
+from environments import FOLDER, LIBRARIES, installed, packages
 from pages import templates
 
 from ddp_invariants.implementation.names import ADAPTERS
 
-HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "third_parties.json"
-PAGE = HERE.parent / "docs" / "third-parties.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "third-parties.md"
 BUDGET = ("--cases", "12", "--max-world-size", "3", "-n", "0")
 
 
@@ -35,142 +37,52 @@ class Row:
     """An implementation, and how a user names it.
 
     Attributes:
-        library: The key of its library in `LIBRARIES`.
-        options: The options that name it.
+        library: The name of its library, which is the name of the file.
+        options: The options of `certify` that name it. `FOLDER` in them stands for the folder of
+            the files, where an implementation may have an adapter of its own.
         declared: The declarations that it needs, in TOML.
-        report: The name of the report on what it does wrong.
+        reports: The names of the reports on what it does wrong.
     """
 
     library: str
     options: str
     declared: str = ""
-    report: str = ""
+    reports: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
         """The kind of the implementation: sampler or ddp."""
         return "sampler" if "--sampler" in self.options else "ddp"
 
+    @property
+    def glue(self) -> str:
+        """What a user writes beside the options."""
+        if "FOLDER" in self.options:
+            return "adapter"
+        if self.options.split()[1] in ADAPTERS["ddp"]:
+            return "shipped adapter"
+        return "declaration" if self.declared else "none"
 
-_LIGHTNING = "lightning.fabric.utilities.distributed:DistributedSamplerWrapper"
-ROWS = {
-    "torch DDP": Row("torch", "--ddp torch"),
-    "torch DDP, find_unused_parameters": Row(
-        "torch", "--ddp torch --ddp-arg find_unused_parameters=True", report="torch_ddp_unreached"
-    ),
-    "torch DDP, static_graph": Row(
-        "torch",
-        "--ddp torch --ddp-arg static_graph=True",
-        report="torch_static_graph_caught_error",
-    ),
-    "torch DDP, gradient_as_bucket_view": Row(
-        "torch",
-        "--ddp torch --ddp-arg gradient_as_bucket_view=True",
-        report="torch_ddp_unreached",
-    ),
-    "torch replicate": Row(
-        "torch",
-        "--ddp torch.distributed._composable.replicate:replicate",
-        report="torch_replicate_buffers",
-    ),
-    "torch ZeroRedundancyOptimizer": Row(
-        "torch",
-        "--ddp torch --opt torch.distributed.optim:ZeroRedundancyOptimizer",
-        report="torch_zero_strided",
-    ),
-    "torch FSDP2": Row("fsdp2", "--ddp fsdp2", report="torch_fsdp2_caught_error"),
-    "accelerate": Row("accelerate", "--ddp accelerate"),
-    "Lightning Fabric": Row("fabric", "--ddp fabric"),
-    "ignite": Row("ignite", "--ddp ignite"),
-    "opacus": Row(
-        "opacus",
-        "--ddp opacus.distributed:DifferentiallyPrivateDistributedDataParallel "
-        "--after opacus.distributed:average_gradients",
-        report="opacus_strided",
-    ),
-    "fairscale OSS": Row(
-        "fairscale",
-        "--ddp torch --opt fairscale.optim.oss:OSS",
-        report="fairscale_oss_transposed",
-    ),
-    "fairscale ShardedDataParallel": Row(
-        "fairscale",
-        "--ddp fairscale.nn.data_parallel:ShardedDataParallel --opt fairscale.optim.oss:OSS",
-        '[ddp]\ngradients = "hidden"\n',
-        "fairscale_sharded_zero_grad",
-    ),
-    "torch DistributedSampler": Row("torch", "--sampler torch"),
-    "torchdata StatefulDistributedSampler": Row(
-        "torchdata",
-        "--sampler torchdata.stateful_dataloader.sampler:StatefulDistributedSampler",
-        report="torchdata_resume_epoch",
-    ),
-    "accelerate BatchSamplerShard": Row(
-        "accelerate",
-        "--sampler accelerate.data_loader:BatchSamplerShard",
-        '[sampler]\npadding = "batch"\n',
-        "accelerate_shard_rank",
-    ),
-    "accelerate IterableDatasetShard": Row(
-        "accelerate",
-        "--sampler accelerate.data_loader:IterableDatasetShard",
-        '[sampler]\npadding = "batch"\n',
-        "accelerate_shard_rank",
-    ),
-    "transformers ShardSampler": Row(
-        "transformers",
-        "--sampler transformers.trainer_pt_utils:ShardSampler",
-        '[sampler]\npadding = "batch"\n',
-        "transformers_shard_rank",
-    ),
-    "transformers IterableDatasetShard": Row(
-        "transformers",
-        "--sampler transformers.trainer_pt_utils:IterableDatasetShard",
-        '[sampler]\npadding = "batch"\n',
-        "transformers_shard_rank",
-    ),
-    "transformers DistributedSamplerWithLoop": Row(
-        "transformers",
-        "--sampler transformers.trainer_pt_utils:DistributedSamplerWithLoop",
-        report="transformers_loop_length",
-    ),
-    "Lightning DistributedSamplerWrapper": Row("lightning", f"--sampler {_LIGHTNING}"),
-    "Lightning UnrepeatedDistributedSampler": Row(
-        "lightning",
-        "--sampler lightning.pytorch.overrides.distributed:UnrepeatedDistributedSampler",
-        '[sampler]\npadding = "none"\n',
-        "lightning_unrepeated_short",
-    ),
-    "ignite DistributedProxySampler": Row(
-        "ignite",
-        "--sampler ignite.distributed.auto:DistributedProxySampler",
-        report="ignite_sampler_seed",
-    ),
-    "catalyst DistributedSamplerWrapper": Row(
-        "catalyst",
-        "--sampler catalyst.data.sampler:DistributedSamplerWrapper",
-        report="catalyst_short_dataset",
-    ),
-    "mmengine DefaultSampler": Row(
-        "mmengine", "--sampler mmengine.dataset:DefaultSampler", report="mmengine_empty"
-    ),
-    "mmengine InfiniteSampler": Row(
-        "mmengine",
-        "--sampler mmengine.dataset:InfiniteSampler",
-        '[sampler]\npadding = "endless"\n',
-        "mmengine_infinite_left",
-    ),
-    "webdataset split_by_node": Row(
-        "webdataset", "--sampler webdataset:split_by_node", '[sampler]\npadding = "none"\n'
-    ),
-    "MONAI DistributedSampler": Row("monai", "--sampler monai.data:DistributedSampler"),
-}
+
+def read(library: str) -> dict[str, Row]:
+    """Read the implementations of a library, by name."""
+    tables = tomllib.loads((FOLDER / f"{library}.toml").read_text(encoding="utf-8"))
+    return {
+        name: Row(
+            library, table["options"], table.get("declared", ""), tuple(table.get("reports", ()))
+        )
+        for name, table in tables.items()
+        if isinstance(table, dict)
+    }
+
+
+ROWS = {name: row for library in LIBRARIES for name, row in read(library).items()}
 """The implementations by name."""
 
 
 def version(python: Path, library: str) -> str:
     """Return the name and version of a library's distribution in an environment."""
-    name = (LIBRARIES[library] or "torch").split()[0]
+    name = (packages(library) or ["torch"])[0]
     code = f"import importlib.metadata as m; print(m.version({name!r}))"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     return f"{name} {done.stdout.strip()}"
@@ -178,7 +90,8 @@ def version(python: Path, library: str) -> str:
 
 def judged(python: Path, row: Row, folder: Path) -> dict[str, Any]:
     """Judge an implementation, and return its result, ready for JSON."""
-    command = [str(python), "-m", "ddp_invariants", "certify", *row.options.split(), *BUDGET]
+    options = row.options.replace("FOLDER", str(FOLDER)).split()
+    command = [str(python), "-m", "ddp_invariants", "certify", *options, *BUDGET]
     if row.kind == "sampler":
         command += ["-k", "shard"]
     if row.declared:
@@ -188,7 +101,7 @@ def judged(python: Path, row: Row, folder: Path) -> dict[str, Any]:
     done = subprocess.run(
         [*command, "--json"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(HERE.parent)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
@@ -211,38 +124,44 @@ def judged(python: Path, row: Row, folder: Path) -> dict[str, Any]:
 
 def run(names: Sequence[str]) -> None:
     """Judge some implementations, library by library, and store each result at once."""
-    for library in sorted({ROWS[name].library for name in names}):
+    for library in LIBRARIES:
+        rows = {name: row for name, row in read(library).items() if {name, library} & {*names}}
         with tempfile.TemporaryDirectory() as folder:
-            python = installed(Path(folder) / "env", library)
-            for name in names:
-                if ROWS[name].library == library:
-                    result = judged(python, ROWS[name], Path(folder))
-                    print(f"{name}: {result}", flush=True)
-                    if result["levels"]:  # Otherwise it was not loaded, and the log says why.
-                        store(name, result)
+            python = installed(Path(folder) / "env", library) if rows else Path()
+            for name, row in rows.items():
+                result = judged(python, row, Path(folder))
+                print(f"{name}: {result}", flush=True)
+                if result["levels"]:  # Otherwise it was not loaded, and the log says why.
+                    store(library, name, result)
 
 
-def store(name: str, result: dict[str, Any]) -> None:
+def stored(library: str) -> dict[str, Any]:
+    """Return the stored results of a library, by implementation."""
+    path = FOLDER / f"{library}.json"
+    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return results
+
+
+def store(library: str, name: str, result: dict[str, Any]) -> None:
     """Store the result of an implementation beside those of the others."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8")) | {name: result}
-    text = json.dumps(dict(sorted(results.items())), indent=1)
-    RESULTS.write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(stored(library) | {name: result}, indent=1)
+    (FOLDER / f"{library}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def write_page() -> None:
     """Write the page from the stored results."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    results = {name: result for library in LIBRARIES for name, result in stored(library).items()}
     rows = [(name, row, results[name]) for name, row in ROWS.items() if name in results]
     environment = templates(keep_trailing_newline=True)
-    page = environment.get_template("third-parties.md.j2").render(
-        rows=rows, budget=BUDGET, adapters=ADAPTERS["ddp"]
-    )
+    page = environment.get_template("third-parties.md.j2").render(rows=rows, budget=BUDGET)
     PAGE.write_text(page, encoding="utf-8")
 
 
 def main() -> None:
-    """Judge the named implementations, all if none is named, and write the page."""
+    """Judge the named implementations or libraries, all if none is named, and write the page."""
     names = [name for name in sys.argv[1:] if name != "--page"]
+    if unknown := {*names} - {*ROWS} - {*LIBRARIES}:
+        raise SystemExit(f"no implementation and no library: {', '.join(sorted(unknown))}")
     if "--page" not in sys.argv:
         run(names or list(ROWS))
     write_page()

@@ -1,4 +1,4 @@
-"""Tests of the shipped adapters' names; `benchmarks/adapters.py` runs them with their libraries."""
+"""Tests of the shipped adapters' names; `benchmarks/third_parties.py` judges them with their libraries."""
 
 import importlib
 
