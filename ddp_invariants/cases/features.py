@@ -53,6 +53,8 @@ def _of_optimizer(optimizer: Optimizer) -> Iterator[str]:
             "momentum": optimizer.momentum > 0,
             "weight decay": optimizer.weight_decay > 0,
             "nesterov": optimizer.nesterov,
+            "other constants of Adam": bool(optimizer.differing_constants),
+            "maximize": optimizer.maximize,
             f"{optimizer.kernels} kernels": optimizer.kernels != "default",
         }
     )

@@ -62,6 +62,9 @@ class Data(Strict):
         between("seed", self.seed, -(2**63), 2**63 - 1)
 
 
+_CONSTANTS = ("beta_1", "beta_2", "epsilon", "amsgrad")
+
+
 @dataclass(frozen=True)
 class Optimizer(Strict):
     """The optimizer of every rank and of the oracle.
@@ -74,6 +77,11 @@ class Optimizer(Strict):
         momentum: The momentum; of SGD only.
         weight_decay: The weight decay, as torch's optimizers define it.
         nesterov: True if SGD uses Nesterov momentum.
+        beta_1: The decay of Adam's first moment.
+        beta_2: The decay of Adam's second moment.
+        epsilon: The number that Adam adds to its denominator.
+        amsgrad: True if Adam divides by the root of the largest second moment so far.
+        maximize: True if a step climbs the gradient.
         kernels: The implementation of torch that makes a step: a loop over parameters, a loop over
             operations (`foreach`), or one kernel (`fused`). On CPU the kernel needs contiguous
             parameters that all have a gradient (`TrainingCase.fusible`).
@@ -84,6 +92,11 @@ class Optimizer(Strict):
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    beta_1: float = 0.9
+    beta_2: float = 0.999
+    epsilon: float = 1e-8
+    amsgrad: bool = False
+    maximize: bool = False
     kernels: Kernels = "default"
 
     def __post_init__(self) -> None:
@@ -98,6 +111,22 @@ class Optimizer(Strict):
         between("log2_lr", self.log2_lr, -30, 0)
         require(0 <= self.momentum < 1, "momentum", self.momentum, "a number in [0, 1)")
         require(0 <= self.weight_decay < 1, "weight_decay", self.weight_decay, "a number in [0, 1)")
+        require(0 <= self.beta_1 < 1, "beta_1", self.beta_1, "a number in [0, 1)")
+        require(0 <= self.beta_2 < 1, "beta_2", self.beta_2, "a number in [0, 1)")
+        require(0 < self.epsilon < 1, "epsilon", self.epsilon, "a number in (0, 1)")
+        require(
+            self.kind != "sgd" or not self.differing_constants,
+            "kind",
+            self.kind,
+            f"adam or adamw with {', '.join(self.differing_constants)}",
+        )
+
+    @property
+    def differing_constants(self) -> tuple[str, ...]:
+        """The names of Adam's constants that are not torch's defaults."""
+        return tuple(
+            name for name in _CONSTANTS if getattr(self, name) != getattr(type(self), name)
+        )
 
     @property
     def overwrites(self) -> bool:
@@ -119,6 +148,10 @@ class Optimizer(Strict):
         named: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         named |= {"momentum": self.momentum} if self.kind == "sgd" else {}
         named |= {"nesterov": True} if self.nesterov else {}
+        if self.differing_constants:
+            named |= {"betas": (self.beta_1, self.beta_2), "eps": self.epsilon}
+        named |= {"amsgrad": True} if self.amsgrad else {}
+        named |= {"maximize": True} if self.maximize else {}
         return named | ({} if self.kernels == "default" else {self.kernels: True})
 
 

@@ -131,6 +131,12 @@ def _trained(case: TrainingCase) -> int:
     )
 
 
+def _with_usual_constants(plan: Optimizer) -> Optimizer:
+    """Return an optimizer whose constants of Adam are torch's defaults."""
+    usual = Optimizer()
+    return replace(plan, **{name: getattr(usual, name) for name in plan.differing_constants})
+
+
 def _dense(case: TrainingCase) -> TrainingCase:
     return _changed(case, lambda layer: replace(layer, sparse=False))
 
@@ -273,7 +279,7 @@ _OWN: dict[str, Capability] = {
     ),
     "adamw": _optimizer(
         lambda plan: plan.kind == "adamw",
-        lambda plan: replace(plan, kind="sgd"),
+        lambda plan: replace(_with_usual_constants(plan), kind="sgd"),
         Optimizer("adamw"),
         "AdamW",
     ),
@@ -282,6 +288,18 @@ _OWN: dict[str, Capability] = {
         lambda plan: replace(plan, nesterov=False),
         Optimizer(momentum=0.5, nesterov=True),
         "Nesterov momentum",
+    ),
+    "adam_constants": _optimizer(
+        lambda plan: bool(plan.differing_constants),
+        _with_usual_constants,
+        Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6, amsgrad=True),
+        "other constants of Adam",
+    ),
+    "maximize": _optimizer(
+        lambda plan: plan.maximize,
+        lambda plan: replace(plan, maximize=False),
+        Optimizer(momentum=0.5, maximize=True),
+        "steps that maximise",
     ),
     "foreach": _optimizer(
         lambda plan: plan.kernels == "foreach",

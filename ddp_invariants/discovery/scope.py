@@ -73,6 +73,8 @@ class Scope:
             missing |= (
                 TRAINING[name].conditions if name in TRAINING else SAMPLING.get(name, frozenset())
             )
+        if not self.has("adamw") and not self.has("adam"):
+            missing.add("other constants of Adam")
         if not self.has("adamw") and not self.has("momentum"):
             missing.add("optimizer with state")
         if self.sampler.padding == "batch":

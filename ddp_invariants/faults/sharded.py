@@ -191,6 +191,52 @@ class LosesNesterov(Sliced):
         )
 
 
+class LosesTheConstants(Sliced):
+    """The inner optimizer is an Adam made anew with only the learning rate and weight decay
+    (no public incident found).
+
+    PARAM-3.
+    """
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        made = super().make_optimizer(wrapped, context)
+        if not isinstance(made, torch.optim.Adam):
+            return made
+        group = made.param_groups[0]
+        kept = {name: group[name] for name in ("lr", "weight_decay", "maximize")}
+        return type(made)(group["params"], **kept)
+
+
+class AlwaysDescends(Sliced):
+    """The inner optimizer is SGD made anew with all its options except `maximize`
+    (no public incident found).
+
+    PARAM-3: the update has the wrong sign.
+    """
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        made = super().make_optimizer(wrapped, context)
+        if not isinstance(made, torch.optim.SGD):
+            return made
+        group = made.param_groups[0]
+        kept = {name: group[name] for name in ("lr", "momentum", "weight_decay", "nesterov")}
+        return torch.optim.SGD(group["params"], **kept)
+
+
+class ForgetsTheLargest(Sliced):
+    """Slices are cut anew at every step, and AMSGrad's largest second moment is lost
+    (no public incident found).
+
+    PARAM-3.
+    """
+
+    def step(self, wrapped: nn.Module, optimizer: Optimizer) -> None:
+        for state in optimizer.state.values():
+            if "max_exp_avg_sq" in state:
+                state["max_exp_avg_sq"].zero_()
+        super().step(wrapped, optimizer)
+
+
 class Dealt:
     """Right: each parameter goes to the rank that has least; its owner updates it by the mean
     gradient and broadcasts it.

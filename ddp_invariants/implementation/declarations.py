@@ -227,6 +227,8 @@ CAPABILITIES: dict[str, str] = {
     "weight_decay": "weight decay",
     "adamw": "torch.optim.AdamW",
     "nesterov": "SGD with Nesterov momentum",
+    "adam_constants": "Adam with other betas and epsilon, and AMSGrad",
+    "maximize": "optimizers that climb the gradient (maximize=True)",
     "adam": "torch.optim.Adam",
     "foreach": "optimizers that step by torch's foreach operations",
     "fused": "optimizers that step by torch's fused kernels",

@@ -38,7 +38,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     moments = (
         0
         if case.optimizer.kind == "sgd" and not case.optimizer.momentum
-        else _MOMENTS[case.optimizer.kind]
+        else _MOMENTS[case.optimizer.kind] + case.optimizer.amsgrad
     )
     padding = _padding(view)
     # For parameters below float32 the promise counts a float32 copy; state and gradients match it.

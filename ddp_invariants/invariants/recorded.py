@@ -372,7 +372,10 @@ class RecordedTraining:
             (int(value) for name, value in held.items() if name.endswith("/step")), default=0
         )
         return Optimization(
-            of_all("momentum_buffer") or of_all("exp_avg"), of_all("exp_avg_sq"), steps
+            of_all("momentum_buffer") or of_all("exp_avg"),
+            of_all("exp_avg_sq"),
+            of_all("max_exp_avg_sq"),
+            steps,
         )
 
     def left_out(self, step: int, layout: Layout) -> NDArray[np.bool_] | None:

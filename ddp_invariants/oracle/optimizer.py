@@ -10,6 +10,16 @@ from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.oracle.balls import OWN_ROUNDOFF, Ball, Entries, Format, gamma, scaled_sum
 
 
+def _larger(one: Ball | None, other: Ball) -> Ball:
+    """Return the elementwise maximum of two quantities that lie in their balls."""
+    if one is None:
+        return other
+    lowest = np.maximum(one.centre - one.radius, other.centre - other.radius)
+    highest = np.maximum(one.centre + one.radius, other.centre + other.radius)
+    rounding = 4 * OWN_ROUNDOFF * np.abs(highest)
+    return Ball((lowest + highest) / 2, (highest - lowest) / 2 + rounding, 0.0)
+
+
 def _where(chosen_P: NDArray[np.bool_], chosen: Ball, default: Ball) -> Ball:
     """Return the elements of `chosen` at the chosen places, and of `default` elsewhere."""
     return Ball(
@@ -26,11 +36,13 @@ class Optimization:
     Attributes:
         first: The momentum buffer, or Adam's first moment; None before the first step.
         second: Adam's second moment.
+        largest: The largest second moment so far, of AMSGrad only.
         steps: The number of updates; one number per element once an update left elements out.
     """
 
     first: Ball | None = None
     second: Ball | None = None
+    largest: Ball | None = None
     steps: int | NDArray[np.intp] = 0
 
     def step(
@@ -53,6 +65,8 @@ class Optimization:
             entries: The entries whose sum a sparse gradient is. Plain SGD may subtract them one
                 after another.
         """
+        if plan.maximize:
+            gradient = Ball(-gradient.centre, gradient.radius, gradient.quantum)
         if entries is not None:
             updated = scaled_sum(parameters, 1.0, gradient, -plan.lr, form, entries)
             return updated if left_out_P is None else _where(left_out_P, parameters, updated)
@@ -62,11 +76,13 @@ class Optimization:
             return update(plan, parameters, gradient, form)
         nothing = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 2.0**200)
         first, second, steps = self.first or nothing, self.second or nothing, self.steps
+        largest = self.largest or nothing
         self.steps = steps + 1
         updated = update(plan, parameters, gradient, form)
         self.steps = np.where(left_out_P, steps, self.steps)
         self.first = self.first and _where(left_out_P, first, self.first)
         self.second = self.second and _where(left_out_P, second, self.second)
+        self.largest = self.largest and _where(left_out_P, largest, self.largest)
         return _where(left_out_P, parameters, updated)
 
     def step_groups(
@@ -99,6 +115,9 @@ class Optimization:
             updated = _where(mine_P, part, updated)
             self.first = self.first and group.first and _where(mine_P, group.first, self.first)
             self.second = self.second and group.second and _where(mine_P, group.second, self.second)
+            self.largest = (
+                self.largest and group.largest and _where(mine_P, group.largest, self.largest)
+            )
         return updated
 
     def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
@@ -132,7 +151,7 @@ class Optimization:
         decoupled = plan.weight_decay if plan.kind == "adamw" else 0.0
         if plan.weight_decay and plan.kind == "adam":
             gradient = scaled_sum(gradient, 1.0, parameters, plan.weight_decay, form)
-        beta_1, beta_2, epsilon = 0.9, 0.999, 1e-8
+        beta_1, beta_2, epsilon = plan.beta_1, plan.beta_2, plan.epsilon
         eight = gamma(8, form.roundoff + OWN_ROUNDOFF)
         zero = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 0.0)
         m, v, g = self.first or zero, self.second or zero, gradient
@@ -153,6 +172,8 @@ class Optimization:
             0.0,
         )
         self.first, self.second = m, v
+        if plan.amsgrad:
+            self.largest = v = _larger(self.largest, v)
         correction_2 = 1 - beta_2**self.steps
         # In a format that does not keep epsilon, the denominator may be zero.
         kept = np.where(np.asarray(form.smallest) <= epsilon, epsilon, 0.0)

@@ -99,5 +99,6 @@ def _optimizer(own: Optimizer, probed: Optimizer) -> Optimizer:
     if changes.get("momentum") and own.momentum:
         del changes["momentum"]
     if own.kind != "sgd":
-        changes = {name: changes[name] for name in changes if name in ("weight_decay", "kernels")}
+        shared = ("weight_decay", "kernels", "maximize")
+        changes = {name: changes[name] for name in changes if name in shared}
     return replace(own, log2_lr=min(own.log2_lr, _GENTLE_RATE), **changes)

@@ -1,6 +1,6 @@
 """The optimizers in float64, for predictions of a parameter's value under another history."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,14 +29,16 @@ class Past:
             last: Number of times the last update is made.
             forgets: True if the optimizer's state is lost before the last step.
         """
-        state, steps = _State(np.zeros_like(self.starts_T[0]), np.zeros_like(self.starts_T[0])), 0
+        nothing = np.zeros_like(self.starts_T[0])
+        state, steps = _State(nothing, nothing, nothing), 0
         p = most = self.starts_T[0]
-        for number, (plan, start, g) in enumerate(
+        for number, (plan, start, given) in enumerate(
             zip(self.plans_T, self.starts_T, self.gradients_T, strict=True)
         ):
+            g = -given if plan.maximize else given
             final = number == len(self.starts_T) - 1
             if final and forgets:
-                state, steps = _State(np.zeros_like(start), np.zeros_like(start)), 0
+                state, steps = _State(nothing, nothing, nothing), 0
             p, most = start, np.abs(start)
             for _ in range(last if final else 1):
                 steps += 1
@@ -52,10 +54,11 @@ class Past:
 
 @dataclass(frozen=True)
 class _State:
-    """An optimizer's state of one parameter: momentum, or Adam's moments."""
+    """An optimizer's state of one parameter: momentum, or Adam's moments and AMSGrad's maximum."""
 
     first: FloatArray
     second: FloatArray
+    largest: FloatArray
 
 
 def _sgd(
@@ -63,20 +66,25 @@ def _sgd(
 ) -> tuple[FloatArray, _State]:
     g = g + plan.weight_decay * p
     first = plan.momentum * state.first + g
-    return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), _State(
-        first, state.second
+    return p - plan.lr * (g + plan.momentum * first if plan.nesterov else first), replace(
+        state, first=first
     )
 
 
 def _adam(
     plan: Optimizer, p: FloatArray, g: FloatArray, state: _State, steps: int
 ) -> tuple[FloatArray, _State]:
-    """Return the parameter and state after a step, with torch's defaults.
+    """Return the parameter and state after a step.
 
     The formulas are those of `oracle.optimizer.Optimization`.
     """
     g = g + plan.weight_decay * p if plan.kind == "adam" else g
-    first, second = 0.9 * state.first + 0.1 * g, 0.999 * state.second + 0.001 * g * g
-    denominator = np.sqrt(second / (1 - 0.999**steps)) + 1e-8
+    beta_1, beta_2 = plan.beta_1, plan.beta_2
+    first = beta_1 * state.first + (1 - beta_1) * g
+    second = beta_2 * state.second + (1 - beta_2) * g * g
+    largest = np.maximum(state.largest, second)
+    divisor = largest if plan.amsgrad else second
+    denominator = np.sqrt(divisor / (1 - beta_2**steps)) + plan.epsilon
     kept = p * (1 - plan.lr * plan.weight_decay) if plan.kind == "adamw" else p
-    return kept - plan.lr / (1 - 0.9**steps) * first / denominator, _State(first, second)
+    moved = plan.lr / (1 - beta_1**steps) * first / denominator
+    return kept - moved, _State(first, second, largest)
