@@ -286,6 +286,14 @@ def test_missing_and_binary_files_get_one_sentence(tmp_path: Path) -> None:
             "nesterov is True, expected false without SGD's momentum",
         ),
         (
+            lambda: Optimizer(amsgrad=True),
+            "kind is 'sgd', expected adam or adamw with amsgrad",
+        ),
+        (
+            lambda: Optimizer("adam", beta_2=1.0),
+            r"beta_2 is 1.0, expected a number in \[0, 1\)",
+        ),
+        (
             lambda: replace(
                 SIMPLEST,
                 optimizer=Optimizer(kernels="fused"),

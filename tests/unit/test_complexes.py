@@ -361,6 +361,7 @@ def test_whatever_else_happens_with_complex_parameters_is_judged_right(
         Optimizer("adamw", weight_decay=0.25),
         Optimizer(momentum=0.5, nesterov=True, weight_decay=0.25),
         Optimizer("adam", weight_decay=0.25, kernels="foreach"),
+        Optimizer("adam", beta_1=0.5, beta_2=0.25, amsgrad=True, maximize=True),
     ):
         case = TrainingCase(
             model=Model(4, layers),
