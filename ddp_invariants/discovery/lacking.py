@@ -46,6 +46,7 @@ NEVER: dict[str, str] = {
     "backward_error": "go on after an exception in a backward",
     "never_zeroed": "leave gradients in place between steps",
     "zero_mixed": "set some gradients to None before a step and zero others in place",
+    "optimizer_first": "make the optimizer before wrapping the model",
     "zero_by_module": "clear gradients by the zero_grad of the wrapper",
     "wide_inputs": "give the wrapper an argument of a wider dtype than its inputs",
     "freeze": "freeze a layer after wrapping",

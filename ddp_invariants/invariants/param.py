@@ -29,6 +29,7 @@ from ddp_invariants.situations.between_passes import (
 from ddp_invariants.situations.clearing import CLEARED_BY_MODULE, ClearedByModule
 from ddp_invariants.situations.evaluation_mode import EVALUATED, EvaluationMode
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
+from ddp_invariants.situations.optimizer_first import MADE_FIRST, OptimizerFirst
 from ddp_invariants.situations.schedule import RateSchedule
 
 _SOURCE = "it follows from equal states, equal gradients and equal optimizers"
@@ -164,6 +165,7 @@ def _between_passes(case: TrainingCase) -> dict[str, bool]:
         "Nesterov momentum",
         "other constants of Adam",
         "steps that maximise",
+        MADE_FIRST,
         "a fused step",
         "gradients clipped",
         "a scheduled learning rate",
@@ -181,6 +183,7 @@ def _between_passes(case: TrainingCase) -> dict[str, bool]:
         evaluated=True,
         between_passes=True,
         cleared_by_module=8,
+        optimizer_first=12,
         grouped=True,
         scaled=8,
         autocast=8,
@@ -199,6 +202,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "Nesterov momentum": plan.nesterov,
         "other constants of Adam": bool(plan.differing_constants),
         "steps that maximise": plan.maximize,
+        MADE_FIRST: view.case.get(OptimizerFirst) is not None,
         "a fused step": plan.kernels == "fused",
         "momentum": plan.kind == "sgd" and plan.momentum > 0,
         "weight decay": plan.weight_decay > 0,

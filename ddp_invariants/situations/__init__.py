@@ -27,6 +27,7 @@ from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.nodes import Nodes
+from ddp_invariants.situations.optimizer_first import OptimizerFirst
 from ddp_invariants.situations.other_method import OtherMethod
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
@@ -64,6 +65,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     BetweenPasses,
     ClearedByModule,
     OneStorage,
+    OptimizerFirst,
     CallShape,
     ModuleUse,
     GroupOptions,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.implementation.names import BUILT_ON, OPTIMIZER
 from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS
 from ddp_invariants.ranks.driving.imports import required
@@ -62,6 +63,9 @@ NOT_A_MODEL = (
 )
 
 
+_NEVER_FIRST = "the implementation makes or takes the optimizer when it wraps the module, or after"
+
+
 class Drive:
     """The calls of one case: the adapter's methods if it has them, else the usual calls.
 
@@ -74,6 +78,7 @@ class Drive:
     ) -> None:
         self.driver, self.context, self.replica = driver, context, replica
         self.brought: Any = None
+        self._made_first: Any = None
         self.driven: dict[str, str] = {}
         self._finish: str | None = None
         self._start: str | None = None
@@ -111,12 +116,25 @@ class Drive:
             return self.brought
         return self._optimizer(wrapped, context)
 
+    def make_optimizer_first(self) -> None:
+        """Make the case's optimizer over the module's parameters before the module is wrapped.
+
+        Raises:
+            NotImplementedError: The implementation has an optimizer of its own, or wants one that
+                is made after wrapping.
+        """
+        call, declared = self.driver.call, self.driver.declared
+        own = self.driver.optimizer is not None or (call is not None and call.takes_optimizer)
+        if own or "make_optimizer" in self.driver.methods or declared.zero == SHARDED:
+            raise NotImplementedError(_NEVER_FIRST)
+        self._made_first = self.context.optimizer(_trained(self.replica))
+
     def _optimizer(self, wrapped: Any, context: Context) -> Any:
         """Make the `--opt` optimizer under test, else the case's, over the trained parameters."""
         trained = _trained(wrapped) or _trained(self.replica)
         call = self.driver.optimizer
         if call is None:
-            return context.optimizer(trained)
+            return self._made_first or context.optimizer(trained)
         if call.first in ("model", "module"):
             return call(
                 wrapped,
@@ -309,6 +327,8 @@ class Drive:
                 self.driver.call and self.driver.call.takes_optimizer
             ):
                 raise TypeError("wrapping returned an optimizer of its own, so --opt has no effect")
+        if self._made_first is not None and self.brought is not None:
+            raise NotImplementedError(_NEVER_FIRST)
         # Test `is None`, not truth, since a wrapper's len() may raise.
         wrapped = self.replica if made is None else made
         if not callable(wrapped) and "forward" not in self.driver.methods:

@@ -33,7 +33,7 @@ class ParameterGroups:
     def __call__(self, parameters: Iterable[Tensor]) -> list[dict[str, Any]]:
         """Return the groups of some parameters.
 
-        A rank that trains no parameter may have a tensor of one element in its place.
+        A rank that trains no parameter may have a zero in its place.
 
         Raises:
             NotImplementedError: A tensor is no parameter of the module.
@@ -42,7 +42,7 @@ class ParameterGroups:
         groups: list[dict[str, Any]] = [{"params": []}, {"params": [], **self._options}]
         for parameter in parameters:
             number = vars(parameter).get(_NUMBER)
-            if number is None and parameter.numel() > 1:
+            if number is None and (parameter.numel() > 1 or parameter.any()):
                 raise NotImplementedError(
                     "the optimizer gets other tensors than the module's parameters, "
                     "which have no groups"
