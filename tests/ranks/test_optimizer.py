@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from conftest import TrialMaker
+from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Kernels, Optimizer
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.ranks.training.groups import ParameterGroups
+from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE, GENTLE
 from ddp_invariants.situations.group_options import GroupOptions
@@ -44,7 +46,7 @@ def test_an_implementation_with_its_own_optimizer_refuses_one_made_before(
     trial = make_trial(ddp=ddp, scope=Scope())
     findings = trial.really(FIRST)
     assert not {name for name, each in findings.items() if each.failure} - {"LIVE-1"}
-    assert trial.evidence is not None
+    assert isinstance(trial.evidence, TrainingEvidence)
     assert {rank.raised.type for rank in trial.evidence.ranks if rank.raised} == {
         "NotImplementedError"
     }
@@ -64,7 +66,7 @@ def test_a_parameter_made_anew_has_no_group() -> None:
 @pytest.mark.parametrize("kernels", ["default", "foreach", "fused"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "complex64"])
 def test_right_wrappers_keep_adams_constants(
-    make_trial: TrialMaker, dtype: str, kernels: Kernels
+    make_trial: TrialMaker, dtype: Dtype, kernels: Kernels
 ) -> None:
     """The oracle follows other constants, AMSGrad, steps that maximise, groups and a reload."""
     if kernels == "fused" and dtype in ("bfloat16", "complex64"):
