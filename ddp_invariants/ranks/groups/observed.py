@@ -336,9 +336,12 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         return self._handed_out[-1]
 
     def withheld(self: ObservedGroup, target: Any, *arguments: Any, **options: Any) -> Any:
-        given: list[torch.Tensor] = [target] if kind in IN_ONE else target
+        # A list of tensors may be given as one tensor, as torch's DDP does for a joined rank.
+        alone = kind in IN_ONE or isinstance(target, torch.Tensor)
+        given: list[torch.Tensor] = [target] if alone else target
         roots = [
-            getattr(argument, "rootRank", None) for argument in (*arguments, *options.values())
+            argument if isinstance(argument, int) else getattr(argument, "rootRank", None)
+            for argument in (*arguments, *options.values())
         ]
         sends = kind == "broadcast" and self.rank() in roots
         if (
@@ -353,7 +356,7 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         # overwritten.
         if kind in IN_ONE:
             arguments = (arguments[0].detach().clone(), *arguments[1:])
-        begun = forward(self, results[0] if kind in IN_ONE else results, *arguments, **options)
+        begun = forward(self, results[0] if alone else results, *arguments, **options)
         begun.row[GAPS] = has_gaps(given[0])
         work = WithheldWork(
             begun,
