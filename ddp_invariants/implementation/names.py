@@ -22,12 +22,13 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
 ADAPTERS: dict[str, dict[str, str]] = {
     "ddp": {
         "accelerate": "ddp_invariants.implementation.adapters.accelerate:Accelerate",
+        "comm_hook": "ddp_invariants.implementation.adapters.comm_hook:CommHook",
         "fabric": "ddp_invariants.implementation.adapters.fabric:Fabric",
         "fsdp2": "ddp_invariants.implementation.adapters.fsdp2:FullyShard",
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
     }
 }
-"""The short names of the adapters that come with the suite; their libraries do not."""
+"""The short names of the adapters that come with the suite; libraries other than torch do not."""
 
 OPTIMIZER = "optimizer"
 """The entry of how an implementation is driven which says that wrapping was given or returned

@@ -221,8 +221,8 @@ OPTIONS: dict[str, Option] = {
     "--ddp": Option(
         "NAME",
         "DDP wrapper under test: package.module:Name or path/to/file.py:Name; reference (this "
-        "package's DDP), torch (torch's DDP), none (no wrapper), or a shipped adapter: accelerate, fabric, "
-        "fsdp2, ignite; or "
+        "package's DDP), torch (torch's DDP), none (no wrapper), or a shipped adapter: accelerate, comm_hook, "
+        "fabric, fsdp2, ignite; or "
         "course:path/to/adapters.py#KIND for a course's module of adapter functions",
         "reference",
     ),

@@ -1,0 +1,31 @@
+"""torch's DDP with a communication hook, as `--ddp comm_hook --ddp-arg hook=package.module.hook`."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch.nn.parallel import DistributedDataParallel
+
+
+class CommHook:
+    """A model that DDP has wrapped, with a communication hook.
+
+    Args:
+        hook: The communication hook.
+        make_state: Makes the hook's state from a process group. Without it, the process group is
+            the state, as `default_hooks` of torch expect.
+    """
+
+    declares: ClassVar[dict[str, object]] = {"supports": ["bucket_cap", "subgroup"]}
+
+    def __init__(self, hook: Any, make_state: Callable[[Any], Any] | None = None) -> None:
+        self.hook, self.make_state = hook, make_state
+
+    def wrap(self, module: Any, context: Any) -> object:
+        """Wrap the model, and register the hook with a state of its own."""
+        capacity = (
+            {} if context.bucket_cap is None else {"bucket_cap_mb": context.bucket_cap / 2**20}
+        )
+        wrapped = DistributedDataParallel(module, process_group=context.group, **capacity)
+        state = self.make_state(context.group) if self.make_state else context.group
+        wrapped.register_comm_hook(state, self.hook)
+        return wrapped
