@@ -21,6 +21,12 @@ The other usual names need no row. `no_sync` and `join` are methods, and `find_u
 run wherever the names exist, and any silent failure of such a probe is a violation.
 """
 
+WITHDRAWN = {"equal_buffers": "forward_sync_buffers"}
+"""The argument that withdraws a promised capability if it is false.
+
+torch 2.13 deprecates `broadcast_buffers`, and lets `forward_sync_buffers` decide in its place.
+"""
+
 
 def promised(ddp: Ddp, described: Mapping[str, Any]) -> frozenset[str]:
     """Return the capabilities that the arguments of a DDP promise, by default or as given.
@@ -35,4 +41,5 @@ def promised(ddp: Ddp, described: Mapping[str, Any]) -> frozenset[str]:
         for argument, capabilities in PROMISES.items()
         for capability in capabilities
         if values.get(argument, "False") != "False"
+        and values.get(WITHDRAWN.get(capability, "")) != "False"
     )

@@ -72,3 +72,6 @@ def test_an_argument_given_counts_before_its_default() -> None:
     assert promised(Ddp(), off) == set()
     assert promised(Ddp(arguments=(("broadcast_buffers", "False"),)), on) == set()
     assert promised(Ddp(), {"defaults": {"bucket_cap_mb": "None"}}) == {"bucketing", "overlap"}
+    both = {"defaults": {"broadcast_buffers": "None", "forward_sync_buffers": "None"}}
+    assert promised(Ddp(), both) == {"equal_buffers"}
+    assert promised(Ddp(arguments=(("forward_sync_buffers", "False"),)), both) == set()
