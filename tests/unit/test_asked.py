@@ -24,6 +24,7 @@ from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking import (
     WAYS,
     Abandoned,
+    Concatenated,
     Interleaved,
     OneByOne,
     SetAgain,
@@ -150,6 +151,26 @@ def test_a_state_that_cannot_be_saved_is_no_iteration(
     finding = judge(ShardEvidence(case, (answer, answer)))["SHARD-4"]
     assert finding.failure is None
     assert ("raises AttributeError" in finding.unjudged) == (iterations == 2)
+
+
+ITERATING = """
+from itertools import islice
+
+
+def iterating(dataset, num_replicas, rank):
+    return list(islice(dataset, rank, 1000, num_replicas))
+"""
+"""A sampler that takes the samples of its dataset one after another, if there is an end."""
+
+
+def test_a_concatenated_dataset_has_an_end(tmp_path: Path) -> None:
+    """A `for` loop over the dataset ends, as over any ConcatDataset."""
+    path = tmp_path / "iterating.py"
+    path.write_text(ITERATING)
+    case = replace(CASE, situations=(Concatenated(),))
+    answer = shards(case, SamplerMaker(Sampler(f"{path}:iterating")), disturb=1)
+    assert answer["asked"][0]["got"] == [[[0, 2]], [[1, 3]]]
+    assert judge(ShardEvidence(case, (answer, answer)))["SHARD-4"].failure is None
 
 
 def test_a_sampler_that_raises_in_one_process_is_no_crash_of_a_probe() -> None:

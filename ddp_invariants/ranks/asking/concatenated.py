@@ -14,6 +14,9 @@ class _Numbered(data.ConcatDataset[int]):
     """Datasets end to end. Each sample is its own index, since a sampler may yield samples."""
 
     def __getitem__(self, index: int) -> int:
+        # A `for` loop over a ConcatDataset asks for indices until there is none.
+        if not 0 <= index < len(self):
+            raise IndexError(index)
         return index
 
 
