@@ -231,6 +231,7 @@ def test_a_bad_name_gets_one_sentence(pool: Pool, name: str, message: str) -> No
 IMPORTS = [
     ("raise ValueError('broken')", "raised ValueError: broken"),
     ("import no_such_dependency", "needs the module 'no_such_dependency', which is missing"),
+    ("import mine.part", "mine.py hides a package of its own name, so rename the file"),
     ("raise SystemExit(3)", "raised SystemExit: 3"),
     ("import os; os._exit(7)", "ended with exit status 7"),
     ("import os; os.kill(os.getpid(), 11)", "SIGSEGV"),

@@ -68,12 +68,21 @@ def import_module(module_name: str, option: str) -> Any:
             ) from error
         raise LoadError(
             f"{option}: importing it needs the module {error.name!r}, which is missing"
+            f"{_hidden_by(module_name, error.name or '')}"
         ) from error
     except BaseException as error:  # Even SystemExit: a module may do anything when imported.
         raise LoadError(
             f"{option}: importing {module_name} raised {type(error).__name__}: "
             f"{error}{_no_gpu(error)}"
         ) from error
+
+
+def _hidden_by(file: str, missing: str) -> str:
+    """Return a hint if a file, such as an adapter, has the name of the package that it imports."""
+    path = Path(file)
+    if path.suffix != ".py" or missing.partition(".")[0] != path.stem:
+        return ""
+    return f"; {path.name} hides a package of its own name, so rename the file"
 
 
 def _no_gpu(error: BaseException) -> str:
