@@ -339,5 +339,5 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         "seeded": any(text == "SEED" for _, text in source["rows"]),
         "chance_free": CHANCE_FREE,
         "batches": ceil(total // case.world_size / case.data.batch_size),
-        "call": ", ".join(f"{name}={text}" for name, text in source["rows"]),
+        "call": ", ".join(f"{name}={text}" if name else text for name, text in source["rows"]),
     }

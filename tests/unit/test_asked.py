@@ -171,6 +171,25 @@ def test_a_concatenated_dataset_has_an_end(tmp_path: Path) -> None:
     answer = shards(case, SamplerMaker(Sampler(f"{path}:iterating")), disturb=1)
     assert answer["asked"][0]["got"] == [[[0, 2]], [[1, 3]]]
     assert judge(ShardEvidence(case, (answer, answer)))["SHARD-4"].failure is None
+UNNAMED = """
+class Unnamed:
+    def __init__(self, n, /, *, rank, world_size):
+        self.own = range(rank, n, world_size)
+
+    def __iter__(self):
+        return iter(self.own)
+"""
+"""A sampler that takes the length of the dataset by position alone."""
+
+
+def test_an_argument_that_has_no_name_for_callers_is_given_by_position(tmp_path: Path) -> None:
+    """A sampler is called by position where it must be; an exported script does the same."""
+    path = tmp_path / "unnamed.py"
+    path.write_text(UNNAMED)
+    make = SamplerMaker(Sampler(f"{path}:Unnamed"))
+    assert shards(CASE, make, disturb=1)["shards"] == [[[0, 2], [1, 3]]]
+    assert make.describe().source["rows"][0] == ["", "SAMPLES"]
+    assert not make.by_position
 
 
 def test_a_sampler_that_raises_in_one_process_is_no_crash_of_a_probe() -> None:

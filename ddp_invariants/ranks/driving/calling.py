@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Calling:
-    """A way to call a sampler's class or function. Plainly, all arguments are given by name.
+    """A way to call a sampler's class or function. Plainly, arguments are given by name if possible.
 
     Attributes:
         without: Arguments that are left out.
@@ -33,7 +33,11 @@ class Calling:
             for name, value in {**arguments, **self.replaced}.items()
             if name not in self.without
         }
-        first = leading(parameters, given) if self.positional else []
+        first = [
+            name
+            for name in leading(parameters, given)
+            if self.positional or parameters[name].kind is Parameter.POSITIONAL_ONLY
+        ]
         return make(*[given.pop(name) for name in first], **given)
 
 
@@ -42,7 +46,10 @@ def leading(parameters: Mapping[str, Parameter], known: Collection[str | None]) 
     return [
         name
         for name, _ in takewhile(
-            lambda item: item[0] in known and item[1].kind is Parameter.POSITIONAL_OR_KEYWORD,
+            lambda item: (
+                item[0] in known
+                and item[1].kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+            ),
             parameters.items(),
         )
     ]

@@ -224,6 +224,10 @@ class SamplerMaker:
         rows += [
             [name, spelled(text)] for name, text in self.sampler.arguments if name != self.source
         ]
+        by_name = self.parameters.items()
+        unnamed = [name for name, given in by_name if given.kind is Parameter.POSITIONAL_ONLY]
+        rows.sort(key=lambda row: unnamed.index(row[0]) if row[0] in unnamed else len(unnamed))
+        rows = [["" if name in unnamed else name, text] for name, text in rows]
         return {"rows": rows, "asks": self.asks, "remade": self.remade_each_epoch}
 
     def surroundings(self, rank: int, world_size: int) -> AbstractContextManager[object]:
