@@ -11,7 +11,6 @@ import os
 import platform
 import struct
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 IO_THREAD = "gloo_tcp_loop"
@@ -186,4 +185,5 @@ def _entries(folder: str) -> list[int]:
 
 
 def _read(path: str) -> str:
-    return Path(path).read_bytes().decode(errors="replace")
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - runs often
+        return file.read().decode(errors="replace")

@@ -199,7 +199,9 @@ class Ledger:
         self.examples: dict[str, dict[str, Any]] = {}
 
     def __getitem__(self, rule: str) -> Entry:
-        return self.entries.setdefault(rule, Entry())
+        if rule not in self.entries:
+            self.entries[rule] = Entry()
+        return self.entries[rule]
 
     def enter(self, case: Case, findings: Iterable[Finding], case_id: str) -> None:
         """Enter a case with its findings."""
