@@ -14,7 +14,7 @@ from typing import Any, Self
 from ddp_invariants.cases.fields import Strict
 from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.declarations import DeclarationFile, read
-from ddp_invariants.implementation.names import misnamed
+from ddp_invariants.implementation.names import ADAPTERS, misnamed
 
 Arguments = tuple[tuple[str, str], ...]
 """Name and text of each argument, as `--ddp-arg name=text` gave them."""
@@ -221,8 +221,8 @@ OPTIONS: dict[str, Option] = {
     "--ddp": Option(
         "NAME",
         "DDP wrapper under test: package.module:Name or path/to/file.py:Name; reference (this "
-        "package's DDP), torch (torch's DDP), none (no wrapper), or a shipped adapter: accelerate, comm_hook, "
-        "fabric, fsdp2, ignite; or "
+        "package's DDP), torch (torch's DDP), none (no wrapper), or a shipped adapter: "
+        f"{', '.join(ADAPTERS['ddp'])}; or "
         "course:path/to/adapters.py#KIND for a course's module of adapter functions",
         "reference",
     ),

@@ -171,6 +171,8 @@ def test_a_concatenated_dataset_has_an_end(tmp_path: Path) -> None:
     answer = shards(case, SamplerMaker(Sampler(f"{path}:iterating")), disturb=1)
     assert answer["asked"][0]["got"] == [[[0, 2]], [[1, 3]]]
     assert judge(ShardEvidence(case, (answer, answer)))["SHARD-4"].failure is None
+
+
 UNNAMED = """
 class Unnamed:
     def __init__(self, n, /, *, rank, world_size):
