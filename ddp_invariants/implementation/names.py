@@ -23,9 +23,11 @@ ADAPTERS: dict[str, dict[str, str]] = {
     "ddp": {
         "accelerate": "ddp_invariants.implementation.adapters.accelerate:Accelerate",
         "comm_hook": "ddp_invariants.implementation.adapters.comm_hook:CommHook",
+        "catalyst": "ddp_invariants.implementation.adapters.catalyst:Catalyst",
         "fabric": "ddp_invariants.implementation.adapters.fabric:Fabric",
         "fsdp2": "ddp_invariants.implementation.adapters.fsdp2:FullyShard",
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
+        "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",
     }
 }
 """The short names of the adapters that come with the suite; libraries other than torch do not."""

@@ -5,13 +5,21 @@ from typing import Any
 
 
 class Accelerate:
-    """A model and an optimizer that an `Accelerator` on the CPU has prepared."""
+    """A model and an optimizer that an `Accelerator` on the CPU has prepared.
+
+    Args:
+        arguments: Arguments of `DistributedDataParallelKwargs`, as from `--ddp-arg`.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
 
     def wrap(self, module: Any, context: Any) -> object:
         """Prepare the model and its optimizer."""
         library: Any = importlib.import_module("accelerate")
         library.state.AcceleratorState._reset_state(True)  # noqa: FBT003 - it keeps the first group
-        self.accelerator = library.Accelerator(cpu=True)
+        handler = library.DistributedDataParallelKwargs(**self.arguments)
+        self.accelerator = library.Accelerator(cpu=True, kwargs_handlers=[handler])
         prepared: object = self.accelerator.prepare(module, context.optimizer(module.parameters()))
         return prepared
 

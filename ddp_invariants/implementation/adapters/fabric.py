@@ -5,16 +5,24 @@ from typing import Any
 
 
 class Fabric:
-    """A model and an optimizer that Fabric has set up, in the process group of the rank."""
+    """A model and an optimizer that Fabric has set up, in the process group of the rank.
+
+    Args:
+        arguments: Arguments of Fabric's `DDPStrategy`, as from `--ddp-arg`.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
 
     def wrap(self, module: Any, context: Any) -> object:
         """Set up the model and its optimizer."""
         library: Any = importlib.import_module("lightning.fabric")
+        strategies: Any = importlib.import_module("lightning.fabric.strategies")
         environments: Any = importlib.import_module("lightning.fabric.plugins.environments")
         self.fabric = library.Fabric(
             accelerator="cpu",
             devices=context.world_size,
-            strategy="ddp",
+            strategy=strategies.DDPStrategy(**self.arguments),
             plugins=[environments.TorchElasticEnvironment()],
         )
         self.fabric.launch()

@@ -5,7 +5,14 @@ from typing import Any
 
 
 class Ignite:
-    """A model that `auto_model` has wrapped."""
+    """A model that `auto_model` has wrapped.
+
+    Args:
+        arguments: Further arguments of `auto_model`, which it hands to torch's DDP.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
 
     def wrap(self, module: Any, context: Any) -> object:
         """Wrap the model in the group that there is now."""
@@ -14,5 +21,5 @@ class Ignite:
         # It keeps the first process group that it meets, and a rank has a new one in each case.
         distributed.utils._model = distributed.utils._SerialModel()
         distributed.utils._need_to_sync = True
-        wrapped: object = distributed.auto_model(module, sync_bn=False)
+        wrapped: object = distributed.auto_model(module, sync_bn=False, **self.arguments)
         return wrapped
