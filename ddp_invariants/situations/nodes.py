@@ -59,6 +59,9 @@ class Nodes(Situation):
             "LOCAL_WORLD_SIZE": str(min(self.ranks, ranks - node * self.ranks)),
             "GROUP_RANK": str(node),
             "GROUP_WORLD_SIZE": str(-(-ranks // self.ranks)),
+            # A program may refuse several nodes without a place to meet.
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
         }
 
     @classmethod

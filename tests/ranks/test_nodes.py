@@ -23,6 +23,7 @@ def test_nodes_of_four_and_three_have_the_variables_of_torchrun() -> None:
     assert [each["LOCAL_WORLD_SIZE"] for each in variables] == list("4444333")
     assert [each["GROUP_RANK"] for each in variables] == list("0000111")
     assert {each["GROUP_WORLD_SIZE"] for each in variables} == {"2"}
+    assert all(each["MASTER_ADDR"] and each["MASTER_PORT"] for each in variables)
 
 
 @pytest.mark.parametrize("simulated", [True, False])
