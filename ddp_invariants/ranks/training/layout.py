@@ -12,7 +12,8 @@ Layout = tuple[torch.Size, tuple[int, ...], int]
 
 
 def layout_of(tensor: Tensor) -> Layout:
-    """Return a tensor's layout."""
+    """Return a tensor's layout; of a DTensor that of the local part."""
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return tensor.shape, tensor.stride(), tensor.data_ptr() % _CACHE_LINE
 
 

@@ -91,11 +91,11 @@ class Replica(nn.Module):
     @property
     def drawing(self) -> list[NotedDropout]:
         """The layers that draw random numbers."""
-        return [layer for layer in self.layers if isinstance(layer, NotedDropout)]
+        return [layer for layer in self.layers.modules() if isinstance(layer, NotedDropout)]
 
     def cross(self) -> None:
         """Compute branches in the other order from now on."""
-        for layer in self.layers:
+        for layer in self.layers.modules():
             if isinstance(layer, Branches):
                 layer.crossed = True
 

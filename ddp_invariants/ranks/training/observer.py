@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter
 from typing import ClassVar, Self
 
+import torch
 from torch import Tensor, nn
 
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training import memory
 from ddp_invariants.ranks.training.effect import Effect
+from ddp_invariants.ranks.training.layer import Watched
 from ddp_invariants.ranks.training.layout import Layout, layout_of
-from ddp_invariants.ranks.training.recorder import Record, Structure
+from ddp_invariants.ranks.training.recorder import Record, Structure, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Twin
@@ -101,7 +104,8 @@ class Observer:
 
     def _require_whole(self) -> None:
         """Raise if wrapping sharded the parameters although the implementation does not say so."""
-        if any(hasattr(parameter, "to_local") for _, parameter in self.named):
+        placements = [p for _, each in self.named for p in getattr(each, "placements", ())]
+        if not all(placement.is_replicate() for placement in placements):
             raise TypeError(
                 "wrapping turned parameters into DTensors, so it shards them: "
                 'declare zero = 3 and gradients = "hidden", and init = "seed" if it broadcasts '
@@ -206,11 +210,18 @@ class ShardObserver(Observer):
         super().__init__(setup, position, trained, twin, record)
         self._gathered: dict[str, Tensor] = {}
         self._layouts: dict[str, Layout] = {}
+        self._restored = False
+        # As they are before wrapping: afterwards, a layer may hold plain tensors, which are not listed.
+        self._names = [
+            [name for name, _ in (*layer.named_parameters(), *layer.named_buffers())]
+            for layer in twin.module.layers
+        ]
 
     def watch(self) -> None:
         """Note the tensors that each layer computes with."""
-        for layer in self.trained.replica.layers:
-            layer.at_forward = self._at_layer
+        for index, layer in enumerate(self.trained.replica.layers):
+            own = next(module for module in layer.modules() if isinstance(module, Watched))
+            own.at_forward = partial(self._at_layer, index)
 
     def _require_whole(self) -> None:
         pass
@@ -221,15 +232,22 @@ class ShardObserver(Observer):
     def _note_update(self) -> None:
         pass
 
-    def _at_layer(self, layer: nn.Module) -> None:
+    def restored(self) -> None:
+        """Note the buffers of a loaded state; the parameters are noted in the next forward."""
+        self.renewed()
+        self._restored = True
+        if self.buffers:
+            self.record.tensors("restored buffers", self.position.step, self.buffers)
+
+    def _at_layer(self, index: int, layer: nn.Module) -> None:
         if not self.watching:
             return
-        layers = self.trained.replica.layers
-        index = next(number for number, known in enumerate(layers) if known is layer)
-        for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+        for name in self._names[index]:
             full = f"layers.{index}.{name}"
             if full not in self._gathered:
-                self._gathered[full] = tensor.detach().clone()
+                with torch.no_grad():  # A layer may gather a parameter whenever it is asked for.
+                    tensor: Tensor = attrgetter(name)(layer)
+                self._gathered[full] = plain_of(tensor.detach()).clone()
                 self._layouts[full] = layout_of(tensor)
 
     def after_forwards(self) -> None:
@@ -242,6 +260,9 @@ class ShardObserver(Observer):
         parameters = [(name, gathered.get(name)) for name in names]
         if step:
             self.record.tensors("updated", step - 1, parameters)
+        if self._restored:
+            self._restored = False
+            self.record.tensors("restored", step, parameters)
         if step == self.setup.case.steps:
             return
         self.record.tensors("forward", step, parameters)

@@ -1,5 +1,6 @@
 """A rank's notes of a run: tensors as raw bits, exceptions and structure as plain data."""
 
+import re
 import traceback
 import warnings
 from collections.abc import Iterable
@@ -13,6 +14,8 @@ from ddp_invariants.ranks.training.origins import first, origin
 _Slot = tuple[str, str, list[int]] | tuple[str, None, None]
 
 
+_WRAPPERS = re.compile(r"(?<![^.])(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
+"""The parts of a name that torch's wrappers of a layer add to it, and take out of a state's names."""
 MEMORY = 4 << 30
 """The bytes that a rank may allocate; no case of a default run takes a hundredth of this."""
 MOST_EVIDENCE = 64 << 20
@@ -68,7 +71,7 @@ class Record:
         return {"records": self.records, "layouts": layouts, "facts": self.facts}
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def plain_of(tensor: Tensor) -> Tensor:
     """Return a tensor whose bits numpy can read, for one of a subclass that has operations of its own.
 
     Examples are a DTensor, and the result of a functional collective that has not been waited for.
@@ -82,7 +85,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def _bits(tensor: Tensor) -> bytes:
-    tensor = _plain(tensor)
+    tensor = plain_of(tensor)
     if tensor.layout != torch.strided:
         tensor = tensor.detach().to_dense()
     if tensor.dtype == torch.bfloat16:
@@ -116,7 +119,8 @@ class Structure:
     def _entered(self, kind: str, named: Iterable[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Add rows of one kind, and return its tensors by their first names."""
         once: dict[int, tuple[str, Any]] = {}
-        for name, tensor in named:
+        for place, tensor in named:
+            name = _WRAPPERS.sub("", place)
             once.setdefault(id(tensor), (name, tensor))
             self._first.setdefault(id(tensor), name)
             dtype, shape, first = str(tensor.dtype)[6:], list(tensor.shape), self._first[id(tensor)]

@@ -8,7 +8,7 @@ from torch import Tensor
 from ddp_invariants.ranks.training.layout import Layout, lay_out, layout_of
 from ddp_invariants.ranks.training.model import Replica, entries
 from ddp_invariants.ranks.training.program import Batch, Program
-from ddp_invariants.ranks.training.recorder import Record
+from ddp_invariants.ranks.training.recorder import Record, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 
 Named = tuple[str, Tensor]
@@ -43,7 +43,7 @@ class Twin:
         tensors += self.module.buffers() if buffers else ()
         with torch.no_grad():
             for tensor, (_, value) in zip(tensors, [*named, *buffers], strict=True):
-                tensor.copy_(value)
+                tensor.copy_(plain_of(value))
 
     def follow_gathered(self, gathered: Mapping[str, Tensor]) -> None:
         """Start from the tensors that the layers under test computed with."""
