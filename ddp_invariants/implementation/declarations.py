@@ -24,7 +24,7 @@ Reduction = Literal["mean", "sum"]
 Gradients = Literal["all", "owner", "hidden"]
 Exactness = Literal["bitwise", "float16", "bfloat16", "lossy"]
 Accumulation = Literal["", "no_sync", "each", "none"]
-Partition = Literal["elements", "rows", "parameters"]
+Partition = Literal["elements", "rows", "parameters", "flat"]
 OptimizerOwner = Literal["replicated", "own"]
 Main = Literal["", "float32"]
 Buckets = Literal["", "within", "reach"]
@@ -78,7 +78,11 @@ class Declarations:
             `each` synchronised, or not at all (`none`). Empty: discovered by looking for `no_sync`.
         zero: Stage of sharding: 1 optimizer state, 2 gradients too, 3 parameters too; 0 none.
         partition: The unit of a shard: equal numbers of `elements`, of `rows` (the first
-            dimension), or whole `parameters`, whose sizes differ.
+            dimension), or whole `parameters`, whose sizes differ. `flat`: elements of tensors into
+            which parameters are joined, frozen ones too. A wrapped module may list these tensors
+            in place of its parameters.
+        replicas: The number of equal copies of each shard, as with hybrid sharding. If it does not
+            divide the world size, there is one copy.
         optimizer: `replicated` if every rank keeps the whole optimizer state, `own` if the
             implementation manages it, as with `--opt`.
         main: Dtype of the copy that an optimizer updates if parameters have a lower one. Empty: it
@@ -102,6 +106,7 @@ class Declarations:
     accumulation: Accumulation = ""
     zero: int = 0
     partition: Partition = "elements"
+    replicas: int = 1
     optimizer: OptimizerOwner = "replicated"
     main: Main = ""
     buckets: Buckets = ""
@@ -130,6 +135,12 @@ class Declarations:
         )
         if self.zero not in (0, 1, 2, 3):
             raise DeclarationError(f"zero = {self.zero!r}: expected 0, 1, 2 or 3")
+        if not isinstance(self.replicas, int) or self.replicas < 1:
+            raise DeclarationError(f"replicas = {self.replicas!r}: expected a number from 1 on")
+
+    def holders(self, world_size: int) -> int:
+        """Return the number of ranks that share a copy of all shards."""
+        return world_size if world_size % self.replicas else world_size // self.replicas
 
 
 @dataclass(frozen=True)

@@ -125,11 +125,22 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         raise Unjudged(view.cut_short or "a rank recorded no structure")
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
-        # Shapes are those of shards, and a lost tie shows in a forward.
+        # Shapes are those of shards, and a lost tie shows in a forward. Other names of a tied tensor
+        # come last: a wrapper may register them again.
         if sharded:
             before, after = (
-                [row._replace(dtype="", shape=[], first_name="") for row in rows]
+                [
+                    row._replace(dtype="", shape=[], first_name="")
+                    for row in sorted(rows, key=lambda r: r.name if r.name != r.first_name else "")
+                ]
                 for rows in (before, after)
+            )
+        # A wrapper may list the flat tensors alone.
+        if view.declared.partition == "flat" and not {row.name for row in before} & {
+            row.name for row in after if row.kind == "parameter"
+        }:
+            before, after = (
+                [row for row in rows if row.kind == "buffer"] for rows in (before, after)
             )
         tally.compared += len(before)
         rows = rank.structure_before

@@ -1,5 +1,7 @@
 """MEM: the memory that sharding promises to save; a rank holds at most its share of each kind."""
 
+import math
+
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.invariants.exclusions import Exclusion
 from ddp_invariants.invariants.rule import OBSERVED_ONLY, Tally, Unjudged, not_about
@@ -9,6 +11,9 @@ from ddp_invariants.records.verdict import Failure
 
 _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size that an optimizer keeps; SGD keeps one only with momentum."""
+
+_ALIGNMENT = 16
+"""Bytes to which torch's FSDP1 aligns each parameter in a flat tensor (_get_aligned_numel)."""
 
 
 @training.rule(
@@ -43,7 +48,10 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     padding = _padding(view)
     # For parameters below float32 the promise counts a float32 copy; state and gradients match it.
     wide = sum(slot.elements * _size(slot) for slot in layout.slots)
-    share = wide / case.world_size + padding
+    if view.declared.partition == "flat":
+        wide += sum(_frozen(view))
+    holders = view.declared.holders(case.world_size)
+    share = wide / holders + padding
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
     # If the share is not smaller than the whole, a rank that holds everything passes as well.
     if share < wide:
@@ -64,7 +72,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
                         f"a rank holds more {kind} than its share",
                         f"rank {number} of {len(ranks)}, step {step}",
                         f"{held} bytes, expected at most {allowed:.0f}: {wide} bytes of trained "
-                        f"parameters over {case.world_size} ranks, and {padding:.0f} of padding",
+                        f"parameters over {holders} ranks, and {padding:.0f} of padding",
                     )
     return None
 
@@ -91,9 +99,11 @@ def _padding(view: EvidenceView) -> float:
     """Return the bytes by which a share may exceed an even share.
 
     These are an element or a row per parameter, or one whole parameter if the implementation
-    assigns whole parameters to ranks.
+    assigns whole parameters to ranks. In a flat tensor each parameter may be aligned.
     """
     slots = [(slot, _size(slot)) for slot in view.layout(0).slots if slot.elements]
+    if view.declared.partition == "flat":
+        return _ALIGNMENT * (len(slots) + len(_frozen(view)))
     if view.declared.partition == "elements":
         return sum(size for _, size in slots)
     if view.declared.partition == "rows":
@@ -101,6 +111,15 @@ def _padding(view: EvidenceView) -> float:
             size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots
         )
     return max((size * slot.elements for slot, size in slots), default=0)
+
+
+def _frozen(view: EvidenceView) -> list[int]:
+    """Return the bytes of each frozen parameter; flat tensors may hold them beside trained ones."""
+    return [
+        max(4, ITEM_SIZE[row.dtype]) * math.prod(row.shape)
+        for row in view.evidence.ranks[0].structure_before
+        if row.kind == "parameter" and not row.requires_grad and row.name == row.first_name
+    ]
 
 
 def _size(slot: Slot) -> int:
