@@ -22,9 +22,10 @@ SHORT_NAMES: dict[str, dict[str, str]] = {
 ADAPTERS: dict[str, dict[str, str]] = {
     "ddp": {
         "accelerate": "ddp_invariants.implementation.adapters.accelerate:Accelerate",
-        "comm_hook": "ddp_invariants.implementation.adapters.comm_hook:CommHook",
         "catalyst": "ddp_invariants.implementation.adapters.catalyst:Catalyst",
+        "comm_hook": "ddp_invariants.implementation.adapters.comm_hook:CommHook",
         "fabric": "ddp_invariants.implementation.adapters.fabric:Fabric",
+        "fsdp1": "ddp_invariants.implementation.adapters.fsdp1:FullyShardedDataParallel",
         "fsdp2": "ddp_invariants.implementation.adapters.fsdp2:FullyShard",
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
         "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",

@@ -5,7 +5,12 @@ from typing import Any, ClassVar
 
 
 class FullyShard:
-    """A model whose parameters FSDP2 shards by rows; it broadcasts nothing."""
+    """A model whose parameters FSDP2 shards by rows; it broadcasts nothing.
+
+    Args:
+        layers: True to shard each item of a `ModuleList` by itself, before the rest.
+        **options: Other arguments of `fully_shard`.
+    """
 
     declares: ClassVar[dict[str, object]] = {
         "init": "seed",
@@ -14,9 +19,15 @@ class FullyShard:
         "partition": "rows",
     }
 
+    def __init__(self, *, layers: bool = False, **options: Any) -> None:
+        self._layers, self._options = layers, options
+
     def wrap(self, module: Any, context: Any) -> object:
         """Shard the model in place."""
         del context
         library: Any = importlib.import_module("torch.distributed.fsdp")
-        wrapped: object = library.fully_shard(module)
+        for each in module.modules() if self._layers else ():
+            for layer in each if type(each).__name__ == "ModuleList" else ():
+                library.fully_shard(layer, **self._options)
+        wrapped: object = library.fully_shard(module, **self._options)
         return wrapped
