@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,10 @@ class Row:
     def glue(self) -> str:
         """What a user writes beside the options."""
         if "FOLDER" in self.options:
-            return "adapter"
+            return "an adapter"
         if self.options.split()[1] in ADAPTERS["ddp"]:
-            return "shipped adapter"
-        return "declaration" if self.declared else "none"
+            return "a shipped adapter"
+        return "a declaration" if self.declared else "nothing"
 
 
 def read(library: str) -> dict[str, Row]:
@@ -153,7 +154,9 @@ def write_page() -> None:
     results = {name: result for library in LIBRARIES for name, result in stored(library).items()}
     rows = [(name, row, results[name]) for name, row in ROWS.items() if name in results]
     environment = templates(keep_trailing_newline=True)
-    page = environment.get_template("third-parties.md.j2").render(rows=rows, budget=BUDGET)
+    page = environment.get_template("third-parties.md.j2").render(
+        rows=rows, budget=BUDGET, glues=Counter(row.glue for _, row, _ in rows).most_common()
+    )
     PAGE.write_text(page, encoding="utf-8")
 
 
