@@ -43,12 +43,15 @@ class Row:
             the files, where an implementation may have an adapter of its own.
         declared: The declarations that it needs, in TOML.
         reports: The names of the reports on what it does wrong.
+        only_imports: True if its adapter does nothing but import it without the rest of its
+            library, which does not load without CUDA or a large dependency.
     """
 
     library: str
     options: str
     declared: str = ""
     reports: tuple[str, ...] = ()
+    only_imports: bool = False
 
     @property
     def kind(self) -> str:
@@ -58,7 +61,7 @@ class Row:
     @property
     def glue(self) -> str:
         """What a user writes beside the options."""
-        if "FOLDER" in self.options:
+        if "FOLDER" in self.options and not self.only_imports:
             return "an adapter"
         if self.options.split()[1] in ADAPTERS["ddp"]:
             return "a shipped adapter"
@@ -69,9 +72,7 @@ def read(library: str) -> dict[str, Row]:
     """Read the implementations of a library, by name."""
     tables = tomllib.loads((FOLDER / f"{library}.toml").read_text(encoding="utf-8"))
     return {
-        name: Row(
-            library, table["options"], table.get("declared", ""), tuple(table.get("reports", ()))
-        )
+        name: Row(library, **{**table, "reports": tuple(table.get("reports", ()))})
         for name, table in tables.items()
         if isinstance(table, dict)
     }
