@@ -31,7 +31,7 @@ class ManualMLP:
     declares: ClassVar[dict[str, Any]] = {
         "loss": "mse",
         "stack": {"layers": 2},
-        "unsupported": ["adam", "adamw", "momentum", "weight_decay"],
+        "unsupported": ["adam", "adamw", "momentum", "weight_decay", "maximize"],
     }
 
     @torch.no_grad()

@@ -158,9 +158,14 @@ def _parameters(case: TrainingCase) -> int:
 
 def _optimizer(case: TrainingCase) -> list[str]:
     optimizer = case.optimizer
-    arguments = {"momentum": optimizer.momentum, "weight decay": optimizer.weight_decay}
-    extras = [name for name, value in arguments.items() if value]
-    return [optimizer.kind, *extras, *(["fused or foreach"] * (optimizer.kernels != "default"))]
+    options = {
+        "momentum": optimizer.momentum,
+        "weight decay": optimizer.weight_decay,
+        "other betas or AMSGrad": optimizer.differing_constants,
+        "maximize": optimizer.maximize,
+        "fused or foreach": optimizer.kernels != "default",
+    }
+    return [optimizer.kind, *(name for name, value in options.items() if value)]
 
 
 def _cap(case: TrainingCase) -> list[str]:
@@ -201,7 +206,17 @@ AXES = (
     Axis(
         "optimizer",
         **choices(
-            ("sgd", "adam", "adamw", "momentum", "weight decay", "fused or foreach"), _optimizer
+            (
+                "sgd",
+                "adam",
+                "adamw",
+                "momentum",
+                "weight decay",
+                "other betas or AMSGrad",
+                "maximize",
+                "fused or foreach",
+            ),
+            _optimizer,
         ),
     ),
     Axis("bucket cap", **choices(("its default", "up to 16 bytes", "up to 1 KiB", "more"), _cap)),
