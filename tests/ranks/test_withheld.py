@@ -17,7 +17,7 @@ from ddp_invariants.records.trace import LastWords
 def test_a_tensor_that_stands_alone_is_withheld_and_reduced_as_a_whole(listed: bool) -> None:
     """Both calls send one tensor of two elements; a tensor is no list of its elements."""
     words = LastWords.alone()
-    store = distributed.HashStore()
+    store = distributed.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so
     connections = Connections(store, 0, 1, dt.timedelta(seconds=20), RankDevice())
     group = ObservedGroup(connections, Log(words, 0), Timing(withhold=True))
     tensor: Tensor = torch.ones(2)
