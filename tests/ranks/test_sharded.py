@@ -6,13 +6,14 @@ import pytest
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Optimizer
+from ddp_invariants.cases.program import BetweenSteps, Optimizer
 from ddp_invariants.implementation.adapters.fsdp1 import FullyShardedDataParallel
 from ddp_invariants.implementation.adapters.fsdp2 import FullyShard
 from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.situations.between_steps import Actions
 
 LAYERS = (
     Layer("linear", 4),
@@ -53,3 +54,12 @@ def test_a_sharded_model_is_judged_in_its_forwards(
     assert not {rule: str(found.failure) for rule, found in findings.items() if found.failure}
     for rule in ("INIT-3", "INIT-4", "PARAM-1", "PARAM-3", "MEM-1"):
         assert findings[rule].compared > 0, rule
+
+
+def test_a_cast_after_an_evaluation_reaches_the_shards(pool: Pool) -> None:
+    """FSDP2 leaves whole parameters after a forward, and shards them again before a cast."""
+    actions = Actions((BetweenSteps("evaluation", 1), BetweenSteps("cast", 1)))
+    case = replace(CASE, model=Model(4, LAYERS[:1]), situations=(actions,))
+    findings = judge(pool.train(case, Ddp("fsdp2")), declare(Declarations, FullyShard.declares))
+    assert findings["PARAM-3"].compared > 0
+    assert not [rule for rule, found in findings.items() if found.failure]

@@ -9,7 +9,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.ranks.training.effect import Effect, effect
@@ -77,18 +77,29 @@ def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> Non
 
 
 def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
-    """Cast parameters to a wider dtype and back, as around an export; no value changes."""
-    stepper.trained.zero_grad()
-    with torch.no_grad():
-        for parameter in stepper.trained.replica.parameters():
-            dtype = parameter.dtype
-            twice = dtype.is_complex or dtype == torch.float64
-            parameter.data = parameter.data.to(torch.complex128 if twice else torch.float64)
-            parameter.data = (
-                parameter.data.to(dtype)
-                if dtype != torch.float64
-                else parameter.data.real.contiguous()
-            )
+    """Cast parameters to a wider dtype and back, as around an export; no value changes.
+
+    `_apply` does the casts, as in `module.double()`. A wrapper may extend it.
+    """
+    trained, dtypes = stepper.trained, dict[int, torch.dtype]()
+    trained.zero_grad()
+    module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
+
+    def widen(tensor: Tensor) -> Tensor:
+        if not isinstance(tensor, nn.Parameter):
+            return tensor  # A buffer.
+        dtype = dtypes.setdefault(id(tensor), tensor.dtype)
+        twice = dtype.is_complex or dtype == torch.float64
+        return tensor.to(torch.complex128 if twice else torch.float64)
+
+    def narrow(tensor: Tensor) -> Tensor:
+        dtype = dtypes.get(id(tensor))
+        if dtype is None:
+            return tensor
+        return tensor.to(dtype) if dtype != torch.float64 else tensor.real.contiguous()
+
+    module._apply(widen)
+    module._apply(narrow)
     stepper.twin.moved = True
 
 
