@@ -294,6 +294,12 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
             "autocast may cast a parameter once per use, so its gradients may be added in "
             "another order": bool(case.recast),
             "a sparse gradient may be subtracted entry by entry, or as one sum": case.sparse,
+            "gradients that are not cleared may be added to the sum of a step's gradients": (
+                view.declared.gradients == "hidden"
+                and case.zero_grad == "never"
+                and case.accumulation > 1
+                and case.values == "real"
+            ),
         }
     )
     for step in view.steps("updated"):
