@@ -1,12 +1,16 @@
 """The DistributedSamplerWrapper of Coqui's trainer raises if more than N samples are needed as padding."""
 
+import sys
 from importlib.util import find_spec
 from runpy import run_path
+from types import ModuleType
 
 from torch.utils.data import DistributedSampler, SequentialSampler
 
-# The file by itself, because the package around it imports the whole trainer.
+# The package stays empty, because its __init__ imports the whole trainer.
 (folder,) = find_spec("trainer").submodule_search_locations
+sys.modules["trainer"] = ModuleType("trainer")
+sys.modules["trainer"].__path__ = [folder]
 DistributedSamplerWrapper = run_path(f"{folder}/torch.py")["DistributedSamplerWrapper"]
 
 for rank in (0, 1, 2):
