@@ -1,5 +1,19 @@
 """Adapters for libraries that want their own optimizer, backward or state: `--ddp accelerate`.
 
-Each imports its library when a rank wraps a model. `benchmarks/third_parties.py` judges them
+A rank imports the library when it loads the adapter. `benchmarks/third_parties.py` judges them
 with the installed libraries.
 """
+
+import contextlib
+import importlib
+
+
+def preload(*modules: str) -> None:
+    """Import a library's modules if the library is installed.
+
+    An import may set environment variables and replace names in torch. A rank ends after a case that
+    changed such state, so an import within a case would end the ranks of every case.
+    """
+    with contextlib.suppress(ImportError):
+        for module in modules:
+            importlib.import_module(module)

@@ -3,6 +3,10 @@
 import importlib
 from typing import Any
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("accelerate")
+
 
 class Accelerate:
     """A model and an optimizer that an `Accelerator` on the CPU has prepared.

@@ -3,6 +3,10 @@
 import importlib
 from typing import Any
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("lightning.fabric", "lightning.fabric.plugins.environments")
+
 
 class Fabric:
     """A model and an optimizer that Fabric has set up, in the process group of the rank.

@@ -3,6 +3,10 @@
 import importlib
 from typing import Any
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("ignite.distributed")
+
 
 class Ignite:
     """A model that `auto_model` has wrapped.
