@@ -24,11 +24,16 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "accelerate": "ddp_invariants.implementation.adapters.accelerate:Accelerate",
         "catalyst": "ddp_invariants.implementation.adapters.catalyst:Catalyst",
         "comm_hook": "ddp_invariants.implementation.adapters.comm_hook:CommHook",
+        **{
+            f"deepspeed{stage}": f"ddp_invariants.implementation.adapters.deepspeed:Stage{stage}"
+            for stage in range(4)
+        },
         "fabric": "ddp_invariants.implementation.adapters.fabric:Fabric",
         "fsdp1": "ddp_invariants.implementation.adapters.fsdp1:FullyShardedDataParallel",
         "fsdp2": "ddp_invariants.implementation.adapters.fsdp2:FullyShard",
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
         "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",
+        "megatron": "ddp_invariants.implementation.adapters.megatron:Megatron",
     }
 }
 """The short names of the adapters that come with the suite; libraries other than torch do not."""

@@ -5,7 +5,9 @@ import importlib
 import pytest
 
 from ddp_invariants.implementation.names import ADAPTERS, misnamed, target_of
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.adapters import check_adapter
+from ddp_invariants.ranks.driving.ddp import Driver
 
 
 @pytest.mark.parametrize("name", ADAPTERS["ddp"])
@@ -14,3 +16,10 @@ def test_a_shipped_adapter_loads_without_its_library_and_has_only_known_methods(
     assert misnamed(name, "ddp") == ""
     module, _, attribute = target_of(name, "ddp").partition(":")
     check_adapter(getattr(importlib.import_module(module), attribute), f"--ddp {name}")
+
+
+@pytest.mark.parametrize("name", ["deepspeed1", "deepspeed2", "megatron"])
+def test_an_adapter_takes_arguments_also_by_an_init_that_it_inherits(name: str) -> None:
+    """`--ddp-arg` passes options of the library to the adapter's `__init__`."""
+    adapter = Driver(Ddp(name, (("overlap", "True"),))).adapter()
+    assert adapter.options == {"overlap": True}
