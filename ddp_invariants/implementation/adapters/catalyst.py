@@ -3,6 +3,10 @@
 import importlib
 from typing import Any
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("accelerate", "catalyst.engines.torch")
+
 
 class Catalyst:
     """A model and an optimizer that the engine has prepared, on the CPU over gloo."""

@@ -3,6 +3,10 @@
 import importlib
 from typing import Any
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("lightning.pytorch")
+
 
 class Lightning:
     """A `LightningModule` with automatic optimization, driven by the strategy of a Trainer.
