@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler
+from ddp_invariants.ranks.shards import lengths
 from ddp_invariants.records.dealings import Dealing, in_one_row
 
 
@@ -27,10 +28,9 @@ def _dealing(case: ShardCase, make: SamplerMaker) -> Dealing | None:
             for sampler in samplers:
                 sampler.set_epoch(epoch)
             epochs.append([sampler.indices() for sampler in samplers])
-        lengths = [sampler.length() for sampler in samplers]
         return Dealing(
             [[*shards] for shards in epochs],
-            [-1 if length is None else length for length in lengths],
+            [-1 if length is None else length for length in lengths(samplers, epochs)],
         )
     except Exception:  # noqa: BLE001 - an implementation may raise anything; drawn cases report it
         return None

@@ -119,8 +119,13 @@ class RankSampler:
         with self._as_rank():
             self.sampler.load_state_dict(state)
 
-    def length(self) -> int | None:
-        """Return the sampler's `len`, in indices even if it counts batches."""
+    def length(self, counts: Iterable[int] = ()) -> int | None:
+        """Return the sampler's `len`, in indices even if it counts batches.
+
+        Args:
+            counts: The numbers of indices of all iterations. If they differ, a right number of
+                batches stands for no number of indices, and the result is None.
+        """
         if not hasattr(self.sampler, "__len__") or self.make.declared.padding == "endless":
             return None
         with self._as_rank():
@@ -128,7 +133,9 @@ class RankSampler:
         if not self.in_batches:
             return length
         yielded = self._yielded()
-        return sum(map(len, yielded)) if length == len(yielded) else length
+        if length != len(yielded):
+            return length
+        return None if len({*counts}) > 1 else sum(map(len, yielded))
 
     def leave_after(self, items: int) -> None:
         """Take some items and drop the iterator."""

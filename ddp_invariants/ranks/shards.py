@@ -87,7 +87,7 @@ def _dealt(
         again = [sampler.indices() for sampler in samplers]
         after = states()
         answer: dict[str, Any] = {
-            "lengths": [sampler.length() for sampler in samplers],
+            "lengths": lengths(samplers, dealt),
             "shards": dealt,
             "again": again,
             "afresh": _afresh(case, make, ranks),
@@ -129,6 +129,19 @@ def _dealt(
             "raising": [_raised_by(case, make, rank) for rank in ranks] if alone else [],
         }
     return answer
+
+
+def lengths(samplers: Sequence[RankSampler], dealt: Sequence[Sequence[list[int]]]) -> list[Any]:
+    """Return the `len` of each rank's sampler, in indices, or None if it tells none.
+
+    Args:
+        samplers: The samplers.
+        dealt: The indices of each epoch and rank.
+    """
+    return [
+        sampler.length([len(indices) for indices in epochs])
+        for sampler, *epochs in zip(samplers, *dealt, strict=True)
+    ]
 
 
 def _raised_by(case: ShardCase, make: SamplerMaker, rank: int) -> str:
