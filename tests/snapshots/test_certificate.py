@@ -481,6 +481,32 @@ def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_pa
     assert imports.source_of(thing).digest == ""
 
 
+LAZY = """
+import sys
+from types import ModuleType
+
+
+class Lazy(ModuleType):
+    def __getattr__(self, name):
+        raise ImportError(f"{self.__name__} needs a library that is missing")
+
+
+extra = sys.modules["extra_on_trial"] = Lazy("extra_on_trial")
+
+
+class Ddp:
+    pass
+"""
+"""An implementation beside a module that is imported when something asks for an attribute."""
+
+
+def test_a_source_digest_imports_no_lazy_module(tmp_path: Path) -> None:
+    """A lazy module has no file yet, and may need a library that is not installed."""
+    (tmp_path / "lazy_on_trial.py").write_text(LAZY)
+    thing = imports.resolve(f"{tmp_path}/lazy_on_trial.py:Ddp", "ddp")
+    assert imports.source_of(thing).first == (f"{tmp_path.name}/lazy_on_trial.py",)
+
+
 def test_the_same_certificate_gives_the_same_page() -> None:
     """The same certificate gives the same page byte for byte, and a long name is shown in full."""
     made = violated(LONG)

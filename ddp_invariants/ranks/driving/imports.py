@@ -195,7 +195,7 @@ def source_of(*things: Any) -> Source:
     seen = set(wanting)
     while wanting:
         module = sys.modules.get(wanting.pop())
-        file, folder = getattr(module, "__file__", None), _folder(module)
+        file, folder = _file(module), _folder(module)
         if (
             module is None
             or file is None
@@ -225,9 +225,19 @@ def source_of(*things: Any) -> Source:
     return Source(digest.hexdigest() if files else "", len(files), first)
 
 
+def _file(module: ModuleType | None) -> str | None:
+    """Return the file of a module; None if it has none.
+
+    A library's own kind of module, which imports the real one when an attribute is asked for, has
+    none yet. Asking could import anything, and fail.
+    """
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return file if isinstance(file, str) else None
+
+
 def _folder(module: ModuleType | None) -> Path | None:
     """Return the folder of a module's top-level package, or the folder of the module."""
-    file = getattr(module, "__file__", None)
+    file = _file(module)
     if file is None:
         return None
     folder = Path(file).resolve().parent
