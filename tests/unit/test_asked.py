@@ -194,6 +194,13 @@ def test_an_argument_that_has_no_name_for_callers_is_given_by_position(tmp_path:
     assert not make.by_position
 
 
+def test_a_fixed_argument_is_not_drawn() -> None:
+    """A sampler that never shuffles, by an argument, is not asked to shuffle."""
+    lacks = SamplerMaker(Sampler("torch", (("shuffle", "False"),))).describe().lacks
+    assert "shuffle" in lacks
+    assert "drop_last" not in lacks
+
+
 def test_a_sampler_that_raises_in_one_process_is_no_crash_of_a_probe() -> None:
     """SHARD-4 reports it; a probe of a way to ask knows nothing then."""
     case = replace(CASE, situations=(Abandoned(),))

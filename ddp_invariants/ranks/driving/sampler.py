@@ -152,7 +152,12 @@ class SamplerMaker:
 
     def describe(self) -> Description:
         """Return what the controller may draw for the sampler, and the lines it prints."""
-        lacks = [name for name in ("shuffle", "drop_last") if self.names[name] is None]
+        # A value that the user fixed is not drawn.
+        lacks = [
+            name
+            for name in ("shuffle", "drop_last")
+            if self.names[name] is None or self.names[name] in self.given
+        ]
         lacks += ["given_rank"] if self.asks else []
         # Impossible for a sampler of indices: such a sampler runs in the process that has the workers.
         claimed = self.source_kind == "items" and "workers" in self.declared.supports
