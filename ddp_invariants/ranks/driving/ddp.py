@@ -180,7 +180,8 @@ class Driver:
 
     def _adapt(self, adapter: type) -> Mapping[str, Any]:
         """Load an adapter class, check its methods, and return the declarations that follow."""
-        parameters = {} if adapter.__init__ is object.__init__ else signature(adapter, self.option)
+        inherited = inspect.getattr_static(adapter, "__init__") is object.__init__
+        parameters = {} if inherited else signature(adapter, self.option)
         values = values_of(self.ddp.arguments, parameters, self.option)
         missing = [name for name in required(parameters.values()) if name not in values]
         if missing:
