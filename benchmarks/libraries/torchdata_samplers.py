@@ -1,0 +1,48 @@
+"""torchdata's DataLoader over its distributed sampler."""
+
+from typing import Any
+
+from torchdata.stateful_dataloader import (  # type: ignore[import-not-found] # only judged here
+    StatefulDataLoader,
+)
+from torchdata.stateful_dataloader.sampler import (  # type: ignore[import-not-found] # the same
+    StatefulDistributedSampler,
+)
+
+
+class Loader:
+    """A DataLoader whose samples are their indices."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        num_replicas: int,
+        rank: int,
+        batch_size: int,
+        seed: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+    ) -> None:
+        self.indices = StatefulDistributedSampler(
+            dataset, num_replicas, rank, shuffle, seed, drop_last
+        )
+        self.loader = StatefulDataLoader(dataset, batch_size=batch_size, sampler=self.indices)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Any:
+        return iter(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the sampler."""
+        self.indices.set_epoch(epoch)
+
+    def state_dict(self) -> Any:
+        """Return the state of the DataLoader, which holds that of the sampler."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Load a state of the DataLoader."""
+        self.loader.load_state_dict(state)
