@@ -8,6 +8,10 @@ import importlib
 import logging
 from typing import Any, ClassVar
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("torchft.manager", "torchft.ddp")
+
 
 def manager(group: Any) -> Any:
     """Return torchft's manager, without its server, for ranks that all take part."""
