@@ -143,6 +143,12 @@ class Adapter(Protocol):
         Usual: call a method such as `sync_gradients`, if the wrapper has one, and then `--after`.
         """
 
+    def recover(self, wrapped: Any) -> object:
+        """Recover from an exception in a forward or backward, which all ranks have caught.
+
+        Usual: call `reset_iter_state`, if the wrapper has it, as torch's `fully_shard` documents.
+        """
+
     def gradients(self, wrapped: Any) -> Mapping[str, Any]:
         """Return the synchronised gradients by parameter name, None for a parameter without one.
 

@@ -1,4 +1,4 @@
-"""fully_shard makes wrong steps after an exception that is caught in a backward."""
+"""fully_shard makes wrong steps after a caught exception, also after its reset_iter_state()."""
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,11 @@ def fail(_gradient):
     raise RuntimeError("an error in the user's backward, on all ranks")
 
 
+def hook(_module, inputs):
+    """Fail in the middle of the backward, once the second layer has its gradient."""
+    inputs[0].register_hook(fail)
+
+
 def trained(sharded, failing):
     """Return the parameters after three steps, all ranks on the same batch."""
     torch.manual_seed(0)
@@ -23,12 +28,13 @@ def trained(sharded, failing):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.arange(8.0).reshape(2, 4) / 8
     if failing:
-        outputs = model(inputs)
-        outputs.register_hook(fail)
+        handle = model[1].register_forward_pre_hook(hook)
         try:
-            outputs.sum().backward()
+            model(inputs).sum().backward()
         except RuntimeError:
+            model.reset_iter_state()  # The documented way to go on.
             optimizer.zero_grad()
+        handle.remove()
     for _ in range(3):
         model(inputs).square().mean().backward()
         optimizer.step()

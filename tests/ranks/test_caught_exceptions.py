@@ -1,6 +1,7 @@
 """Steps after an exception that the user's backward raised at a drawn parameter."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +61,48 @@ def test_only_a_backward_has_a_parameter_that_raises() -> None:
             CASE.with_situation(UnusedLayers((Unused(1, rank=0),))).with_situation(
                 failing(parameter)
             )
+
+
+STUCK = """
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+
+class Stuck:
+    stuck = False
+
+    def wrap(self, module, context):
+        return DistributedDataParallel(module)
+
+    def backward(self, wrapped, optimizer, loss):
+        if not self.stuck:
+            self.stuck = True
+            loss.backward()
+            self.stuck = False
+
+
+class Recovers(Stuck):
+    def recover(self, wrapped):
+        self.stuck = False
+"""
+"""An adapter that runs no backward after an exception, unless its program recovers."""
+
+
+@pytest.mark.parametrize(("name", "right"), [("Stuck", False), ("Recovers", True)])
+def test_a_program_recovers_after_it_caught_an_exception(
+    make_trial: TrialMaker, tmp_path: Path, name: str, right: bool
+) -> None:
+    """The adapter's `recover` is called once the exception is caught on all ranks."""
+    path = tmp_path / "stuck.py"
+    path.write_text(STUCK)
+    findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(
+        CASE.with_situation(failing(None))
+    )
+    assert (findings["LIVE-2"].failure is None) == right
+    assert findings["PARAM-3"].compared > 0
+
+
+def test_fsdp2_is_recovered_as_it_documents(make_trial: TrialMaker) -> None:
+    """The program calls the method of the wrapper, and the session says so."""
+    trial = make_trial(ddp="fsdp2", scope=Scope())
+    evidence = trial.pool.train(replace(CASE, init="equal"), trial.under_test.ddp)
+    assert evidence.ranks[0].driven["after a caught exception"] == "reset_iter_state()"

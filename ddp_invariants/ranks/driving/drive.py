@@ -51,6 +51,8 @@ STARTERS = (
     "reset",
 )
 """Methods called before a step's batch if the wrapper has one."""
+RECOVERIES = ("reset_iter_state",)
+"""Methods called after all ranks have caught an exception, if the wrapper has one."""
 BROADCASTS = ("broadcast_params", "broadcast_parameters", "sync_params", "sync_parameters")
 """Methods called once after wrapping if the wrapper has one."""
 
@@ -160,6 +162,10 @@ class Drive:
                 return optimizer.zero_grad()
             raise NotImplementedError(f"{type(optimizer).__name__}.zero_grad takes no set_to_none")
         return optimizer.zero_grad(set_to_none=set_to_none)
+
+    def recover(self, wrapped: Any) -> object:
+        method = _method_of(wrapped, RECOVERIES)
+        return getattr(wrapped, method)() if method else None
 
     def zero_grad_of_module(self, wrapped: Any, set_to_none: bool) -> None:  # noqa: FBT001 - as above
         """Clear gradients by the method that every `torch.nn.Module` has.
@@ -341,6 +347,13 @@ class Drive:
         self._start = self._named("start", wrapped, ddp.start, STARTERS)
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.driven["accumulation"] = self._accumulation(wrapped)
+        self._note_driven(wrapped)
+        return wrapped, self.make_optimizer(wrapped, self.context)
+
+    def _note_driven(self, wrapped: Any) -> None:
+        """Note the calls that the wrapper itself decides."""
+        if recovery := _method_of(wrapped, RECOVERIES):
+            self.driven["after a caught exception"] = f"{recovery}()"
         known = known_within(wrapped, self.driver.ddp.name)
         if known:
             self.driven[BUILT_ON] = ", ".join(known)
@@ -354,7 +367,6 @@ class Drive:
                 (name for name in QUIET if any(hasattr(holder, name) for holder in holders)),
                 QUIET[0],
             )
-        return wrapped, self.make_optimizer(wrapped, self.context)
 
     def _named(self, option: str, wrapped: Any, given: str, usual: tuple[str, ...]) -> str | None:
         """Return the method to call at a moment: the given one, or the first usual one there is.

@@ -81,6 +81,10 @@ class Trained:
                 if (number + step) % 2 == 0:
                     parameter.grad = None
 
+    def recover(self) -> None:
+        """Recover from an exception that all ranks have caught."""
+        self.drive.recover(self.wrapped)
+
     def clip(self, norm: float) -> None:
         """Scale all gradients together down to a norm."""
         self.drive.clip(self.wrapped, self.optimizer, norm)

@@ -53,6 +53,7 @@ class CaughtException(Effect):
                 trained.backward(stepper.program.loss(outputs, batch)[1])
             except Exception as error:  # noqa: BLE001 - an implementation may pass on another
                 surfaced = type(error).__name__
+                trained.recover()
         if surfaced or self._raised:
             stepper.record.facts["surfaced"] = surfaced
         trained.zero_grad()
