@@ -38,12 +38,14 @@ class Optimization:
         second: Adam's second moment.
         largest: The largest second moment so far, of AMSGrad only.
         steps: The number of updates; one number per element once an update left elements out.
+        lost: True for elements whose second moment may have overflowed, which then stays infinite.
     """
 
     first: Ball | None = None
     second: Ball | None = None
     largest: Ball | None = None
     steps: int | NDArray[np.intp] = 0
+    lost: bool | NDArray[np.bool_] = False
 
     def step(
         self,
@@ -76,13 +78,14 @@ class Optimization:
             return update(plan, parameters, gradient, form)
         nothing = Ball(np.zeros_like(gradient.centre), np.zeros_like(gradient.centre), 2.0**200)
         first, second, steps = self.first or nothing, self.second or nothing, self.steps
-        largest = self.largest or nothing
+        largest, lost = self.largest or nothing, self.lost
         self.steps = steps + 1
         updated = update(plan, parameters, gradient, form)
         self.steps = np.where(left_out_P, steps, self.steps)
         self.first = self.first and _where(left_out_P, first, self.first)
         self.second = self.second and _where(left_out_P, second, self.second)
         self.largest = self.largest and _where(left_out_P, largest, self.largest)
+        self.lost = np.where(left_out_P, lost, self.lost)
         return _where(left_out_P, parameters, updated)
 
     def step_groups(
@@ -118,6 +121,7 @@ class Optimization:
             self.largest = (
                 self.largest and group.largest and _where(mine_P, group.largest, self.largest)
             )
+            self.lost = np.where(mine_P, group.lost, self.lost)
         return updated
 
     def _sgd(self, plan: Optimizer, parameters: Ball, gradient: Ball, form: Format) -> Ball:
@@ -172,6 +176,7 @@ class Optimization:
             0.0,
         )
         self.first, self.second = m, v
+        self.lost = self.lost | (g.most**2 > form.largest) | (v.most > form.largest)
         if plan.amsgrad:
             self.largest = v = _larger(self.largest, v)
         correction_2 = 1 - beta_2**self.steps
@@ -190,6 +195,5 @@ class Optimization:
         radius = (
             parameters.radius + size * (highest - lowest) / 2 + eight * largest + 8 * form.smallest
         )
-        fits = (largest <= form.largest) & (g.most**2 <= form.largest) & (v.most <= form.largest)
-        fits &= known
+        fits = (largest <= form.largest) & ~self.lost & known
         return Ball(centre, np.where(fits, radius, np.inf), 0.0)

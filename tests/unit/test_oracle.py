@@ -15,7 +15,7 @@ from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase, Values
 from ddp_invariants.cases.dtypes import DTYPES, LOW_PRECISION, Dtype
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.oracle import balls, training
 from ddp_invariants.oracle.balls import Ball, exactly
@@ -185,6 +185,25 @@ def test_the_oracle_encloses_torchs_optimizers(case: TrainingCase) -> None:
             # Adam divides by zero where float16 does not keep a small gradient's square.
             known = np.isfinite(after.radius)
             assert known.all() or (dtype == "float16" and plan.kind != "sgd")
+
+
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_a_second_moment_that_overflowed_stays_infinite(amsgrad: bool) -> None:
+    """No later step of that element is judged, although small gradients follow."""
+    plan = Optimizer("adam", beta_1=0.5, beta_2=0.25, amsgrad=amsgrad)
+    parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+    optimizer = torch.optim.Adam([parameter], **plan.arguments)
+    optimization = Optimization()
+    for step, large in enumerate((400.0, 1.0, 1.0, 1.0, 1.0, 1.0)):
+        before = parameter.detach().double().numpy().copy()
+        gradient = np.array([large, 1.0])
+        parameter.grad = torch.from_numpy(gradient).half()
+        optimizer.step()
+        start = Ball(before, 0 * before, balls.quantum_of(before))
+        after = optimization.step(plan, start, exactly(gradient), balls.FORMATS["float16"])
+        assert enclosed(parameter.detach().double().numpy(), after)
+        assert np.isinf(after.radius).tolist() == [True, False], step
+    assert not optimizer.state[parameter]["exp_avg_sq"].isfinite().all()
 
 
 def test_the_rows_of_dtypes_agree_with_torch() -> None:
