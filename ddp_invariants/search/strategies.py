@@ -119,7 +119,7 @@ _OPTIMIZERS = st.sampled_from(
         Optimizer("adamw", weight_decay=0.25, kernels="fused"),
         Optimizer("adam", kernels="fused"),
         Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, kernels="foreach"),
-        Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6, amsgrad=True),
+        Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6, amsgrad=True, kernels="fused"),
         Optimizer(momentum=0.5, maximize=True),
         Optimizer("adamw", weight_decay=0.25, beta_1=0.75, beta_2=0.5, maximize=True),
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -500,8 +501,12 @@ class Ddp:
 """An implementation beside a module that is imported when something asks for an attribute."""
 
 
-def test_a_source_digest_imports_no_lazy_module(tmp_path: Path) -> None:
+def test_a_source_digest_imports_no_lazy_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A lazy module has no file yet, and may need a library that is not installed."""
+    # Others that look at all modules must not meet it after the test, which replaces this entry.
+    monkeypatch.setitem(sys.modules, "extra_on_trial", sys)
     (tmp_path / "lazy_on_trial.py").write_text(LAZY)
     thing = imports.resolve(f"{tmp_path}/lazy_on_trial.py:Ddp", "ddp")
     assert imports.source_of(thing).first == (f"{tmp_path.name}/lazy_on_trial.py",)

@@ -1,9 +1,8 @@
 """torch's DDP with a communication hook, as `--ddp comm_hook --ddp-arg hook=package.module.hook`."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar
-
-from torch.nn.parallel import DistributedDataParallel
 
 
 class CommHook:
@@ -25,7 +24,9 @@ class CommHook:
         capacity = (
             {} if context.bucket_cap is None else {"bucket_cap_mb": context.bucket_cap / 2**20}
         )
-        wrapped = DistributedDataParallel(module, process_group=context.group, **capacity)
+        library: Any = importlib.import_module("torch.nn.parallel")
+        wrapped = library.DistributedDataParallel(module, process_group=context.group, **capacity)
         state = self.make_state(context.group) if self.make_state else context.group
         wrapped.register_comm_hook(state, self.hook)
-        return wrapped
+        made: object = wrapped
+        return made

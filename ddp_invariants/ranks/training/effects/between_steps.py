@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
+from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.trained import Trained
 
@@ -79,11 +80,10 @@ def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> Non
 def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Cast parameters to a wider dtype and back, as around an export; no value changes.
 
-    `_apply` does the casts, as in `module.double()`. A wrapper may extend it.
+    A wrapper that shards parameters extends `_apply`, which does the casts of `module.double()`.
     """
     trained, dtypes = stepper.trained, dict[int, torch.dtype]()
     trained.zero_grad()
-    module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
 
     def widen(tensor: Tensor) -> Tensor:
         if not isinstance(tensor, nn.Parameter):
@@ -98,8 +98,14 @@ def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
             return tensor
         return tensor.to(dtype) if dtype != torch.float64 else tensor.real.contiguous()
 
-    module._apply(widen)
-    module._apply(narrow)
+    if stepper.setup.declared.zero == SHARDED and isinstance(trained.wrapped, nn.Module):
+        trained.wrapped._apply(widen)
+        trained.wrapped._apply(narrow)
+    else:
+        with torch.no_grad():
+            for parameter in trained.replica.parameters():
+                parameter.data = widen(parameter)
+                parameter.data = narrow(parameter)
     stepper.twin.moved = True
 
 
