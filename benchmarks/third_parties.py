@@ -64,7 +64,7 @@ class Row:
         if "FOLDER" in self.options and not self.only_imports:
             return "an adapter"
         if self.options.split()[1] in ADAPTERS["ddp"]:
-            return "a shipped adapter"
+            return "a shipped adapter" + (" and a declaration" if self.declared else "")
         return "a declaration" if self.declared else "nothing"
 
 
