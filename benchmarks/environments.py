@@ -5,16 +5,21 @@ import sysconfig
 import tomllib
 import venv
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "libraries"
 LIBRARIES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 """The names of the libraries; each has a file in the folder."""
 
 
+def described(library: str) -> dict[str, Any]:
+    """Return the contents of a library's file: its packages, and a table for each implementation."""
+    return tomllib.loads((FOLDER / f"{library}.toml").read_text(encoding="utf-8"))
+
+
 def packages(library: str) -> list[str]:
     """Return the distributions that a library needs beside torch; the first one is the library."""
-    tables = tomllib.loads((FOLDER / f"{library}.toml").read_text(encoding="utf-8"))
-    return str(tables.get("packages", "")).split()
+    return str(described(library).get("packages", "")).split()
 
 
 def installed(folder: Path, library: str) -> Path:

@@ -16,14 +16,13 @@ import resource
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments import FOLDER, LIBRARIES, installed, packages
+from environments import FOLDER, LIBRARIES, described, installed, packages
 from pages import templates
 
 from ddp_invariants.implementation.names import ADAPTERS
@@ -70,10 +69,9 @@ class Row:
 
 def read(library: str) -> dict[str, Row]:
     """Read the implementations of a library, by name."""
-    tables = tomllib.loads((FOLDER / f"{library}.toml").read_text(encoding="utf-8"))
     return {
         name: Row(library, **{**table, "reports": tuple(table.get("reports", ()))})
-        for name, table in tables.items()
+        for name, table in described(library).items()
         if isinstance(table, dict)
     }
 

@@ -116,39 +116,41 @@ class OncePerStorage(Reference):
         return list(first.values())
 
 
-class MakesContiguous(Reference):
+class _MakesParametersAnew(Reference):
+    """Some parameters are replaced by new ones, tied ones by the same one."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        made: dict[nn.Parameter, nn.Parameter] = {}
+        for part in module.modules():
+            for name, parameter in part.named_parameters(recurse=False):
+                if parameter not in made:
+                    made[parameter] = self._anew(parameter)
+                setattr(part, name, made[parameter])
+        super().__init__(module, process_group)
+
+    def _anew(self, parameter: nn.Parameter) -> nn.Parameter:
+        return nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+
+
+class MakesContiguous(_MakesParametersAnew):
     """A parameter that is not contiguous is replaced by a contiguous one, which an optimizer made
     before wrapping does not know (no public incident found).
 
     GRAD-5: not cleared.
     """
 
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
-        for part in module.modules():
-            for name, parameter in part.named_parameters(recurse=False):
-                if not parameter.is_contiguous():
-                    values = parameter.detach().contiguous()
-                    setattr(part, name, nn.Parameter(values, parameter.requires_grad))
-        super().__init__(module, process_group)
+    def _anew(self, parameter: nn.Parameter) -> nn.Parameter:
+        if parameter.is_contiguous():
+            return parameter
+        return nn.Parameter(parameter.detach().contiguous(), parameter.requires_grad)
 
 
-class MakesThemAnew(Reference):
+class MakesThemAnew(_MakesParametersAnew):
     """All parameters are made anew when the module is wrapped, so an optimizer made before trains
     the old ones (fully_shard documents this order for itself).
 
     GRAD-5: not cleared.
     """
-
-    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
-        made: dict[nn.Parameter, nn.Parameter] = {}
-        for part in module.modules():
-            for name, parameter in part.named_parameters(recurse=False):
-                kept = made.get(parameter)
-                if kept is None:
-                    kept = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-                    made[parameter] = kept
-                setattr(part, name, kept)
-        super().__init__(module, process_group)
 
 
 class SkipsScalars(Reference):

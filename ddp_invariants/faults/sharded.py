@@ -157,70 +157,64 @@ class OnlyLowersItsRate(KeepsItsRate):
         super().step(wrapped, optimizer)
 
 
-class BecomesAdam(Sliced):
+class _MadeAnew(Sliced):
+    """The inner optimizer is made anew with some of its options, if it is of a kind."""
+
+    kind: ClassVar[type[Optimizer]]
+    kept: ClassVar[tuple[str, ...]]
+    becomes: ClassVar[type[Optimizer] | None] = None
+
+    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
+        made = super().make_optimizer(wrapped, context)
+        if not isinstance(made, self.kind):
+            return made
+        group = made.param_groups[0]
+        options: dict[str, Any] = {name: group[name] for name in self.kept}
+        return (self.becomes or type(made))(group["params"], **options)
+
+
+class BecomesAdam(_MadeAnew):
     """The inner optimizer is made anew as Adam for every class derived from Adam, AdamW too
     (no public incident found).
 
     PARAM-3: was added to the gradient.
     """
 
-    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
-        made = super().make_optimizer(wrapped, context)
-        if not isinstance(made, torch.optim.Adam):
-            return made
-        group = made.param_groups[0]
-        return torch.optim.Adam(
-            group["params"], group["lr"], group["betas"], group["eps"], group["weight_decay"]
-        )
+    kind = becomes = torch.optim.Adam
+    kept = ("lr", "betas", "eps", "weight_decay")
 
 
-class LosesNesterov(Sliced):
+class LosesNesterov(_MadeAnew):
     """The inner optimizer is made anew with only the learning rate, momentum and weight decay of
     SGD (no public incident found).
 
     PARAM-3.
     """
 
-    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
-        made = super().make_optimizer(wrapped, context)
-        if not isinstance(made, torch.optim.SGD):
-            return made
-        group = made.param_groups[0]
-        return torch.optim.SGD(
-            group["params"], group["lr"], group["momentum"], weight_decay=group["weight_decay"]
-        )
+    kind = torch.optim.SGD
+    kept = ("lr", "momentum", "weight_decay")
 
 
-class LosesTheConstants(Sliced):
-    """The inner optimizer is an Adam made anew with only the learning rate and weight decay
-    (no public incident found).
+class LosesTheConstants(_MadeAnew):
+    """The inner optimizer is an Adam made anew with its options except the betas, epsilon and
+    AMSGrad (no public incident found).
 
     PARAM-3.
     """
 
-    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
-        made = super().make_optimizer(wrapped, context)
-        if not isinstance(made, torch.optim.Adam):
-            return made
-        group = made.param_groups[0]
-        kept = {name: group[name] for name in ("lr", "weight_decay", "maximize")}
-        return type(made)(group["params"], **kept)
+    kind = torch.optim.Adam
+    kept = ("lr", "weight_decay", "maximize")
 
 
-class AlwaysDescends(Sliced):
+class AlwaysDescends(_MadeAnew):
     """The inner optimizer is SGD made anew with all its options except `maximize`
     (no public incident found).
 
     PARAM-3: the update has the wrong sign.
     """
 
-    def make_optimizer(self, wrapped: nn.Module, context: Any) -> Any:
-        made = super().make_optimizer(wrapped, context)
-        if not isinstance(made, torch.optim.SGD):
-            return made
-        group = made.param_groups[0]
-        kept = {name: group[name] for name in ("lr", "momentum", "weight_decay", "nesterov")}
-        return torch.optim.SGD(group["params"], **kept)
+    kind = torch.optim.SGD
+    kept = ("lr", "momentum", "weight_decay", "nesterov")
 
 
 class ForgetsTheLargest(Sliced):

@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddp_invariants.cases.program import Optimizer
-from ddp_invariants.oracle.balls import OWN_ROUNDOFF, Ball, Entries, Format, gamma, scaled_sum
+from ddp_invariants.oracle.balls import (
+    OWN_ROUNDOFF,
+    Ball,
+    Entries,
+    Format,
+    gamma,
+    negated,
+    scaled_sum,
+)
 
 
 def _larger(one: Ball | None, other: Ball) -> Ball:
@@ -68,7 +76,7 @@ class Optimization:
                 after another.
         """
         if plan.maximize:
-            gradient = Ball(-gradient.centre, gradient.radius, gradient.quantum)
+            gradient = negated(gradient)
         if entries is not None:
             updated = scaled_sum(parameters, 1.0, gradient, -plan.lr, form, entries)
             return updated if left_out_P is None else _where(left_out_P, parameters, updated)
