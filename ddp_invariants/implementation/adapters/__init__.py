@@ -6,6 +6,7 @@ with the installed libraries.
 
 import contextlib
 import importlib
+from typing import Any
 
 
 def preload(*modules: str) -> None:
@@ -17,3 +18,9 @@ def preload(*modules: str) -> None:
     with contextlib.suppress(ImportError):
         for module in modules:
             importlib.import_module(module)
+
+
+def layers_of(module: Any) -> list[Any]:
+    """Return the items of each `ModuleList` in a module, which a sharded model may wrap one by one."""
+    lists = [each for each in module.modules() if type(each).__name__ == "ModuleList"]
+    return [layer for each in lists for layer in each]

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any, ClassVar
 
+from ddp_invariants.implementation.adapters import layers_of
+
 
 class FullyShardedDataParallel:
     """A model whose parameters FSDP1 joins to flat tensors and shards; it broadcasts nothing.
@@ -28,12 +30,7 @@ class FullyShardedDataParallel:
         policies: Any = importlib.import_module("torch.distributed.fsdp.wrap")
         options = {"use_orig_params": True, "device_id": context.device, **self._options}
         if self._layers:
-            units = {
-                layer
-                for each in module.modules()
-                if type(each).__name__ == "ModuleList"
-                for layer in each
-            }
+            units = {*layers_of(module)}
             options["auto_wrap_policy"] = policies.CustomPolicy(units.__contains__)
         wrapped: object = library.FullyShardedDataParallel(module, **options)
         return wrapped

@@ -3,6 +3,8 @@
 import importlib
 from typing import Any, ClassVar
 
+from ddp_invariants.implementation.adapters import layers_of
+
 
 class FullyShard:
     """A model whose parameters FSDP2 shards by rows; it broadcasts nothing.
@@ -26,8 +28,7 @@ class FullyShard:
         """Shard the model in place."""
         del context
         library: Any = importlib.import_module("torch.distributed.fsdp")
-        for each in module.modules() if self._layers else ():
-            for layer in each if type(each).__name__ == "ModuleList" else ():
-                library.fully_shard(layer, **self._options)
+        for layer in layers_of(module) if self._layers else ():
+            library.fully_shard(layer, **self._options)
         wrapped: object = library.fully_shard(module, **self._options)
         return wrapped
