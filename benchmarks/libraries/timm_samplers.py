@@ -9,7 +9,7 @@ except RuntimeError:
     for name in ("nms", "qnms"):
         torch.library.define(f"torchvision::{name}", "(Tensor a, Tensor b, float c) -> Tensor")
 
-from timm.data.distributed_sampler import (  # type: ignore[import-not-found] # noqa: F401
+from timm.data.distributed_sampler import (  # type: ignore[import-not-found] # noqa: F401 - rows name them
     OrderedDistributedSampler,
     RepeatAugSampler,
 )
