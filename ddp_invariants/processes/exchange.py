@@ -184,21 +184,22 @@ class RankProcesses:
             self.running[rank].signal(signal.SIGUSR1)
         if hung:
             time.sleep(0.1)  # faulthandler writes the stacks from a signal handler, in under 50 ms.
-        statuses = {rank: self.running[rank].status(1.0) for rank in dead}
+        stacks = {
+            rank: self.running[rank].printed() + self.running[rank].native_waits()
+            for rank in hung | dead
+        }
+        last_calls = {rank: self.running[rank].last_calls(self.requests) for rank in hung | dead}
+        late = self._late_endings(hung)
+        statuses = {rank: self.running[rank].status(1.0) for rank in dead} | late
         ended = {
             rank: "closed its connection or sent an unreadable answer"
             if status is None
             else _how(status)
             for rank, status in statuses.items()
         }
-        stacks = {
-            rank: self.running[rank].printed() + self.running[rank].native_waits()
-            for rank in hung | dead
-        }
-        waiting = dict.fromkeys(hung, f"gave no answer within {seconds:.1f} s")
-        last_calls = {rank: self.running[rank].last_calls(self.requests) for rank in hung | dead}
+        waiting = dict.fromkeys(hung - late.keys(), f"gave no answer within {seconds:.1f} s")
         return Incident(
-            "died" if dead else "hung",
+            "died" if ended else "hung",
             {**waiting, **ended},
             stacks,
             seconds,
@@ -207,6 +208,22 @@ class RankProcesses:
             seen,
             overload=watch.overload,
         )
+
+    def _late_endings(self, hung: set[int]) -> dict[int, int]:
+        """Kill silent ranks, and return the exit statuses of those that had ended by themselves.
+
+        The kernel may take seconds to end a process on a busy machine. Until then its connection is
+        open, and the rank seems to hang. Its exit status is not the kill's.
+        """
+        for rank in hung:
+            self.running[rank].signal(signal.SIGKILL)
+        statuses = {rank: self.running[rank].status(GRACE) for rank in hung}
+        sent_here = (-signal.SIGUSR1, -signal.SIGKILL)
+        return {
+            rank: status
+            for rank, status in statuses.items()
+            if status is not None and status not in sent_here
+        }
 
     # Processes and connections.
 

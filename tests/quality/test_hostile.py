@@ -3,6 +3,7 @@
 Nothing escapes, and nothing breaks the suite.
 """
 
+import contextlib
 import getpass
 import os
 import re
@@ -25,10 +26,11 @@ from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.errors import LoadFailure
+from ddp_invariants.errors import LoadFailure, WireError
 from ddp_invariants.export import running
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
+from ddp_invariants.processes import wire
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.processes.stillness import PATIENT
@@ -250,6 +252,31 @@ def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
     }  # torch makes this folder
 
 
+def test_a_rank_that_the_kernel_ends_slowly_is_told_to_have_died(
+    hosts: Hosts, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank whose connection is still open after its exit did not hang: its exit status is told.
+
+    The closing of a connection goes unseen here, as on a machine that ends processes slowly.
+    """
+    take = wire.Incoming.take
+
+    def blind(self: wire.Incoming, source: socket.socket) -> object:
+        with contextlib.suppress(OSError, WireError):
+            return take(self, source)
+        return None
+
+    pool.train(CASE, Ddp())
+    monkeypatch.setattr(wire.Incoming, "take", blind)
+    evidence = pool.train(CASE, Ddp(f"{HOSTILE}:EndsQuietly"))
+    assert evidence.incident is not None
+    assert evidence.incident.statuses == {1: 0}
+    verdict, words = seen(evidence)
+    assert verdict == "LIVE-1"
+    assert re.search("a rank died.*rank 1 ended with exit status 0", words, re.DOTALL), words
+    assert left_behind(hosts, pool) == set()
+
+
 def test_a_deadlock_at_one_world_size_is_told_and_the_others_are_judged(
     hosts: Hosts, pool: Pool
 ) -> None:
@@ -353,6 +380,7 @@ import sys, time
 sys.path[:0] = {path!r}
 from test_hostile import CASE, HOSTILE
 from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes import wire
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.processes.pool import Pool
 hosts = Hosts()
@@ -402,6 +430,7 @@ def test_descendants_of_ranks_end_with_the_controller(tmp_path: Path, ending: st
 
 HANDING = """
 import sys
+from ddp_invariants.processes import wire
 from ddp_invariants.processes.hosts import Hosts
 hosts = Hosts(sys.executable, hash_seeds=("1",))
 print("ready", flush=True)
