@@ -1,7 +1,7 @@
 """Lightning Fabric with its strategy `ddp`, as `--ddp fabric`."""
 
 import importlib
-from typing import Any
+from typing import Any, ClassVar
 
 from ddp_invariants.implementation.adapters import preload
 
@@ -14,6 +14,9 @@ class Fabric:
     Args:
         arguments: Arguments of Fabric's `DDPStrategy`, as from `--ddp-arg`.
     """
+
+    # The environment of torchrun, which Fabric is given here, reads its variables.
+    declares: ClassVar[dict[str, object]] = {"unsupported": ("no_environment",)}
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments

@@ -1,7 +1,7 @@
 """The strategy `ddp` of Lightning's Trainer, as `--ddp lightning`."""
 
 import importlib
-from typing import Any
+from typing import Any, ClassVar
 
 from ddp_invariants.implementation.adapters import preload
 
@@ -17,6 +17,9 @@ class Lightning:
     Args:
         arguments: Arguments of Lightning's `DDPStrategy`, as from `--ddp-arg`.
     """
+
+    # The environment of torchrun, which the Trainer is given here, reads its variables.
+    declares: ClassVar[dict[str, object]] = {"unsupported": ("no_environment",)}
 
     def __init__(self, **arguments: Any) -> None:
         self.arguments = arguments
@@ -93,5 +96,15 @@ def _redirected(strategy: Any) -> object:
             step = strategy.training_step if self.training else strategy.validation_step
             outputs: object = step(inputs, named)
             return outputs
+
+        def state_dict(self, *arguments: Any, **options: Any) -> object:
+            """Return the state of the `LightningModule`, which is what a checkpoint holds."""
+            state: object = strategy.lightning_module.state_dict(*arguments, **options)
+            return state
+
+        def load_state_dict(self, *arguments: Any, **options: Any) -> object:
+            """Load a state into the `LightningModule`."""
+            keys: object = strategy.lightning_module.load_state_dict(*arguments, **options)
+            return keys
 
     return Redirected()
