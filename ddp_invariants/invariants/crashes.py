@@ -1,9 +1,10 @@
 """The difference between a refusal and a crash.
 
-A refusal is deliberate: a `raise` statement says what the implementation does not take. A crash is
-an exception that no author chose: a name that does not exist, an index out of range, a failed
-assertion. Errors that a library raises on its own count as refusals, because torch refuses many
-arguments in its C++ code. So do all errors outside the implementation's code.
+A refusal is deliberate: a `raise` statement says what the implementation does not take, or an
+assertion says in words what it requires. A crash is an exception that no author chose: a name that
+does not exist, an index out of range, any other assertion that fails. Errors that a library raises
+on its own count as refusals, because torch refuses many arguments in its C++ code. So do all errors
+outside the implementation's code.
 """
 
 from typing import Any
@@ -25,8 +26,8 @@ NEVER_MEANT = frozenset(
 CRASHES = "the implementation crashes, which is no refusal"
 """The fact of a crash."""
 _REMEDY = (
-    "An implementation refuses what it does not take by a `raise` statement, or declares it as "
-    "unsupported.\nThe traceback ends:"
+    "An implementation refuses what it does not take by a `raise` statement, or by an assertion that "
+    "names it;\nor it declares it as unsupported. The traceback ends:"
 )
 _RAISED = "RAISE_VARARGS"
 _BY_MISTAKE = frozenset({"UnicodeError", "EOFError", "BufferError"})
@@ -42,6 +43,16 @@ _PYTHONS = (
     "math domain error",
 )
 """Words of ValueErrors that Python's own functions raise, which know of nothing to refuse."""
+_REQUIRING = (
+    "support",
+    "require",
+    "must",
+    "allowed",
+    "cannot",
+    "can't",
+    "please",
+)
+"""Words of assertions that tell a user what is taken. DeepSpeed refuses by such assertions alone."""
 _STOPPED = "generator raised StopIteration"
 """The message of the RuntimeError that Python makes of a StopIteration in a generator."""
 _REFUSING = (
@@ -62,8 +73,10 @@ def is_crash(error: RaisedError) -> bool:
         return True
     if error.innermost != "implementation":
         return False
-    if "AssertionError" in kinds or error.message == _STOPPED:
+    if error.message == _STOPPED:
         return True
+    if "AssertionError" in kinds:
+        return not any(words in error.message for words in _REQUIRING)
     if error.instruction == _RAISED:
         return False
     if kinds & _BY_MISTAKE:

@@ -76,6 +76,14 @@ def _asserts() -> None:
     assert _NOTHING, "no values"
 
 
+def _compares() -> None:
+    assert not _NO_NAMES == {}, "2 != 3"  # noqa: SIM201 - the fault
+
+
+def _requires() -> None:
+    assert _NOTHING, "reducing an unsupported type: float64"
+
+
 def _stops() -> Iterator[int]:
     yield next(iter(_NOTHING))
 
@@ -100,6 +108,7 @@ CRASHES: dict[str, Callable[[], object]] = {
     "key": lambda: _NO_NAMES["absent"],
     "division": lambda: 1 // 0,
     "assertion": _asserts,
+    "assertion of equal lengths": _compares,
     "too few arguments": lambda: DistributedSampler(range(2), rank=0, size=1),  # type: ignore[call-arg]  # the fault
     "operands": lambda: None + 1,  # type: ignore[operator]  # the fault
     "unpacking": _unpacks,
@@ -117,6 +126,7 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "of its own": _refuses(type("Unsupported", (Exception,), {})("a dtype")),
     "after a lookup": _again,
     "after an end": _refuses_an_end,
+    "assertion of what is supported": _requires,
     "a missing file": _refuses(FileNotFoundError("no checkpoint")),
     "a file that is missing here": lambda: os.remove("/nowhere/at/all"),  # noqa: PTH107 - Path's own code would raise
     "an array": _refuses(ValueError(np.array([1, 2]))),
@@ -138,8 +148,8 @@ def test_an_exception_that_nobody_chose_is_a_crash(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_raise_statement_and_compiled_code_refuse(name: str) -> None:
-    """An exception that a `raise` statement or compiled code raises is a refusal."""
+def test_what_is_raised_in_words_or_by_compiled_code_is_a_refusal(name: str) -> None:
+    """A `raise` statement refuses, and so do compiled code and an assertion that names a need."""
     error = _raised(REFUSALS[name])
     assert not is_crash(error), error
     assert crash("LIVE-1", {0: error}, "epoch 0") is None
