@@ -42,8 +42,9 @@ WHOLE = (
     "tests/snapshots/test_package.py",
     "tests/snapshots/test_page.py",
     "tests/snapshots/test_permissions.py",
+    "tests/snapshots/test_site.py",
 )
-"""Files whose tests share hosts, a wheel or a browser: two workers would make each of them twice."""
+"""Files whose tests share hosts, a wheel, a site or a browser: two workers would make each of them twice."""
 
 
 class Scheduler(LoadScopeScheduling):  # type: ignore[misc]  # the same
