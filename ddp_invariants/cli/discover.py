@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ddp_invariants.cli.options import NewFile, Whole, limiting, naming, placing
-from ddp_invariants.cli.output import print_json, print_report, with_json
+from ddp_invariants.cli.output import counting, print_json, print_report, with_json
 from ddp_invariants.cli.pool import joined, ranks
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.discovery import probe
@@ -78,7 +78,10 @@ def discover(
         ddp, sampler = named(options)
         for path in deviations:  # Read before any rank starts; the probes read them again.
             read(path)
-        with ranks(backend, device, max_world_size, deadline) as pool:
+        with (
+            ranks(backend, device, max_world_size, deadline) as pool,
+            counting("probing, small cases run", lambda: pool.processes.requests),
+        ):
             discovered = probe.discover(pool, ddp, sampler, max_world_size, deviations)
         if pin is not None:
             pin.write_text(terminal.declarations(*discovered.pinned()), encoding="utf-8")

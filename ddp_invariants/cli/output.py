@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, is_dataclass
 from enum import Enum
 from pathlib import Path
@@ -38,6 +38,29 @@ def print_report(text: str) -> None:
     from ddp_invariants.report.pages import opens_links, with_links
 
     click.echo(with_links(text) if opens_links(terminal=sys.stdout.isatty()) else text)
+
+
+@contextmanager
+def counting(what: str, count: Callable[[], int]) -> Iterator[None]:
+    """Show on a terminal that the command works, and how far it is; nothing is shown elsewhere.
+
+    Args:
+        what: The words for what is counted.
+        count: A function that returns the count at this moment.
+    """
+    # Imported here: a command without a terminal does not need it.
+    from rich.console import Console
+    from rich.text import Text
+
+    class Line:
+        """A line that is made anew with each frame."""
+
+        def __rich__(self) -> Text:
+            return Text(f"{what}: {count():,}")
+
+    screen = Console(stderr=True)
+    with screen.status(Line()) if screen.is_terminal else nullcontext():
+        yield
 
 
 @contextmanager
