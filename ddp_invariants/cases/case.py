@@ -205,7 +205,7 @@ class TrainingCase(Situated, Strict):
         cache is off, the gradients are added up after they are cast back.
         """
         uses = Counter(
-            f"layers.{index if layer.tied is None else layer.tied}.weight"
+            f"{self.model.path(index if layer.tied is None else layer.tied)}.weight"
             for index, layer in enumerate(self.model.layers)
             if self.autocast and layer.kind == "linear" and layer.dtype == "float32"
             for _ in range(1 + layer.twice)
@@ -288,10 +288,10 @@ class TrainingCase(Situated, Strict):
 
     def frozen(self, step: int) -> frozenset[str]:
         """Return the names of the parameters that are frozen at a step."""
-        layers = self.at(step).model.layers
+        model = self.at(step).model
         return frozenset(
-            f"layers.{index}.{name}"
-            for index, layer in enumerate(layers)
+            f"{model.path(index)}.{name}"
+            for index, layer in enumerate(model.layers)
             if layer.frozen
             for name in layer.parameters
         )

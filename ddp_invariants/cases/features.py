@@ -30,6 +30,7 @@ def _of_training(case: TrainingCase) -> Iterator[str]:
             "several steps": case.steps > 1,
             "accumulation": case.accumulation > 1,
             "a bucket cap": case.bucket_cap is not None,
+            f"{case.model.naming} names": case.model.naming != "numbered",
             f"{case.init} starts": case.init != "distinct",
             f"{case.values} numbers": case.values != "integer",
             "scaled inputs": case.log2_scale != 0,

@@ -20,11 +20,13 @@ __all__ = [
     "LayerKind",
     "Layout",
     "Model",
+    "Naming",
 ]
 
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
+Naming = Literal["numbered", "module", "underscored", "joined"]
 
 LARGEST_WIDTH = 1 << 20
 """The largest width of a layer: a larger number is a typing error."""
@@ -206,13 +208,25 @@ BUFFERS: tuple[LayerKind, ...] = tuple(name for name, kind in KINDS.items() if k
 
 @dataclass(frozen=True)
 class Model(Strict):
-    """A stack of layers over an input of width `inputs`."""
+    """A stack of layers over an input of width `inputs`.
+
+    Attributes:
+        inputs: The width of the input.
+        layers: The layers, in the order of a forward, in which they are registered, too.
+        naming: The names of the layers (`path`). `numbered` is `layers.0`, `layers.1`, …. `module`
+            is `module.0`, `module.1`, …, as most wrappers call the module they wrap. `underscored`
+            is `block0.layer`, `block0_layer`, `block1.layer`, …: a library that replaces dots by
+            underscores gives two of these layers the same name. `joined` is `block0.layer`,
+            `block0layer`, `block1.layer`, …, and two layers get the same name without dots.
+    """
 
     inputs: int
     layers: tuple[Layer, ...]
+    naming: Naming = "numbered"
 
     def __post_init__(self) -> None:
         between("inputs", self.inputs, 1, LARGEST_WIDTH)
+        one_of("naming", self.naming, Naming)
         require(len(self.layers) > 0, "layers", self.layers, "at least one layer")
         widths = self.widths()
         for index, layer in enumerate(self.layers):
@@ -291,6 +305,22 @@ class Model(Strict):
             "a layer of the same shape and dtype",
         )
 
+    def path(self, index: int) -> str:
+        """Return a layer's name in the module, with which the names of its tensors begin."""
+        if self.naming == "numbered":
+            return f"layers.{index}"
+        if self.naming == "module":
+            return f"module.{index}"
+        # A name of its own for every second layer keeps the order of registration.
+        block, second = divmod(index, 2)
+        between_names = ("_" if self.naming == "underscored" else "") if second else "."
+        return f"block{block}{between_names}layer"
+
+    def index_of(self, name: str) -> int | None:
+        """Return the index of the layer that a tensor's full name belongs to; None for no layer."""
+        indices = range(len(self.layers))
+        return next((each for each in indices if name.startswith(f"{self.path(each)}.")), None)
+
     @property
     def norms_batches(self) -> bool:
         """True if a sample's result depends on the other samples of its rank's batch."""
@@ -326,7 +356,7 @@ class Model(Strict):
     def unsaved(self) -> frozenset[str]:
         """The names of the buffers that a saved state leaves out."""
         return frozenset(
-            f"layers.{index}.{name}"
+            f"{self.path(index)}.{name}"
             for index, layer in enumerate(self.layers)
             for name in layer.of_kind.unsaved
         )
@@ -334,7 +364,7 @@ class Model(Strict):
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
         """Return the names of the parameters used by a forward that passes some layers by."""
         return frozenset(
-            f"layers.{index if layer.tied is None or name == 'bias' else layer.tied}.{name}"
+            f"{self.path(index if layer.tied is None or name == 'bias' else layer.tied)}.{name}"
             for index, layer in enumerate(self.layers)
             if index not in passed_by
             for name in layer.used

@@ -33,11 +33,12 @@ def from_plain(plain: dict[str, Any]) -> Case:
                 "situations": tuple(_of_kind(each, ASKING) for each in plain["situations"]),
             }
         )
-    layers = tuple(Layer(**layer) for layer in plain["model"]["layers"])
+    model = plain["model"]
+    layers = tuple(Layer(**layer) for layer in model["layers"])
     return TrainingCase(
         **{
             **plain,
-            "model": Model(plain["model"]["inputs"], layers),
+            "model": Model(**{**model, "layers": layers}),
             "data": Data(**plain["data"]),
             "optimizer": Optimizer(**plain["optimizer"]),
             "situations": tuple(_of_kind(each, KINDS) for each in plain["situations"]),

@@ -86,6 +86,7 @@ def _fewer(case: TrainingCase, name: str, least: int = 1) -> Iterator[TrainingCa
 def _with_defaults(case: TrainingCase) -> Iterator[TrainingCase]:
     """Yield the case with one field at its default."""
     defaults = {field.name: field.default for field in fields(case)}
+    yield from _tried(case, naming="numbered") if case.model.naming != "numbered" else ()
     for name in (
         "outside",
         "data",
@@ -193,7 +194,7 @@ def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
 
 def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:
     """Yield the changed case, or nothing where it cannot be run."""
-    model = {name: changes.pop(name) for name in ("layers", "inputs") if name in changes}
+    model = {name: changes.pop(name) for name in ("layers", "inputs", "naming") if name in changes}
     try:
         yield replace(case, model=replace(case.model, **model), **changes)  # type: ignore[arg-type]  # checked by the case
     except CaseError:

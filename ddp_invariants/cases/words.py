@@ -25,7 +25,8 @@ def brief(value: object) -> str:
     Of a plan, such as an optimizer, only the fields are printed that differ from their defaults.
     """
     if isinstance(value, Model):
-        return f"{value.inputs}->" + ",".join(brief(layer) for layer in value.layers)
+        naming = "" if value.naming == "numbered" else f" naming={value.naming}"
+        return f"{value.inputs}->{','.join(map(brief, value.layers))}{naming}"
     if isinstance(value, Layer):
         differing = [
             f"{k}={v}" for k, v in asdict(value).items() if k != "kind" and v != getattr(Layer, k)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
-from ddp_invariants.cases.layers import BUFFERS, Layer, Model
+from ddp_invariants.cases.layers import BUFFERS, Layer, Model, Naming
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.program import Optimizer
 from ddp_invariants.cases.shrink import without_layer
@@ -58,6 +58,16 @@ def _kind(kind: str, *conditions: str, level: Level = "extended") -> Capability:
         replace(BASE, model=Model(4, layers)),
         frozenset(conditions),
         level=level,
+    )
+
+
+def _named(naming: Naming, condition: str) -> Capability:
+    """Return the capability to train a model whose layers have other names."""
+    return Capability(
+        lambda case: case.model.naming == naming,
+        lambda case: replace(case, model=replace(case.model, naming="numbered")),
+        replace(BASE, model=Model(4, FOUR, naming)),
+        frozenset({condition}),
     )
 
 
@@ -245,6 +255,9 @@ _OWN: dict[str, Capability] = {
     "attention": _kind("attention", level="core"),
     "dropout": _kind("dropout", level="core"),
     "terms": _kind("terms", level="core"),
+    "named_module": _named("module", "a submodule called module"),
+    "alike_underscored": _named("underscored", "names equal with underscores for dots"),
+    "alike_joined": _named("joined", "names equal without dots"),
     # Small integers round in no dtype.
     "mixed": replace(
         _kind("mixed"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.layers import Layer
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import Capability
 
@@ -51,7 +51,7 @@ def _wider(case: TrainingCase) -> TrainingCase:
         replace(layer, outputs=_WIDER) if layer.kind == "linear" else layer
         for layer in case.model.layers
     )
-    return replace(case, model=Model(_WIDER, layers))
+    return replace(case, model=replace(case.model, inputs=_WIDER, layers=layers))
 
 
 def _more_ranks(case: TrainingCase) -> TrainingCase:

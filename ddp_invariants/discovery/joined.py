@@ -7,7 +7,7 @@ capabilities are tried, and in the end each is probed alone.
 
 from dataclasses import fields, replace
 from functools import cache, reduce
-from typing import Any
+from typing import Any, TypeVar
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
@@ -16,6 +16,8 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import BASE, FOUR
+
+Value = TypeVar("Value")
 
 MOST = 6
 """Capabilities of a joined case at most: a longer case would repeat more probes if it fails."""
@@ -79,7 +81,10 @@ def _both(first: TrainingCase, second: TrainingCase) -> TrainingCase:
     }
     return replace(
         first,
-        model=_extended(first.model, more),
+        model=replace(
+            _extended(first.model, more),
+            naming=_either(first.model.naming, second.model.naming, BASE.model.naming),
+        ),
         situations=situations_of(first, second),
         optimizer=_optimizer(first.optimizer, second.optimizer),
         steps=steps,
@@ -92,10 +97,10 @@ def _extended(model: Model, more: tuple[Layer, ...]) -> Model:
     """Return a model with more layers, which get inputs as wide as the model's."""
     width = model.widths()[-1]
     between = (Layer("linear", model.inputs),) if more and width != model.inputs else ()
-    return Model(model.inputs, (*model.layers, *between, *more))
+    return replace(model, layers=(*model.layers, *between, *more))
 
 
-def _either(first: object, second: object, plain: object) -> object:
+def _either(first: Value, second: Value, plain: Value) -> Value:
     """Return the value of two that is not the plain one.
 
     Raises:

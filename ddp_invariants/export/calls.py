@@ -14,7 +14,7 @@ from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.extremes import EXTREMES
 from ddp_invariants.cases.program import InjectedFailure
-from ddp_invariants.export.layers import layer_line, sources
+from ddp_invariants.export.layers import attribute, containers, layer_line, sources
 
 
 def call_text(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
@@ -32,7 +32,7 @@ def frozen(case: TrainingCase) -> list[str]:
     """Return the names of the parameters that must not change."""
     layers = case.model.layers
     return [
-        f"layers.{index}.{name}"
+        f"{case.model.path(index)}.{name}"
         for index, layer in enumerate(layers)
         for name in layer.used
         if (layers[layer.tied] if layer.tied is not None and name == "weight" else layer).frozen
@@ -82,15 +82,19 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
                     values[f"{index}.{name}"] = as_kept.get(name, piece).tolist()
         initial.append(values)
     building = [
-        layer_line(case, index, layer, case.model.widths()[index])
-        for index, layer in enumerate(case.model.layers)
+        line
+        for index, (layer, container) in enumerate(
+            zip(case.model.layers, containers(case.model), strict=True)
+        )
+        for line in (container, layer_line(case, index, layer, case.model.widths()[index]))
+        if line
     ]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
     unused = {each.layer for each in case.unused}
     forward = [
         "x = "
         + (f"x if {index} in self.passed_by else " if index in unused else "")
-        + calls[layer.activation].format(f"self.layers[{index}](x)")
+        + calls[layer.activation].format(f"{attribute(case.model, index)}(x)")
         for index, layer in enumerate(case.model.layers)
     ]
     return initial, building, forward

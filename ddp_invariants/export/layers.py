@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import PARTS
-from ddp_invariants.cases.layers import Layer, LayerKind
+from ddp_invariants.cases.layers import Layer, LayerKind, Model
 
 
 def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
@@ -37,7 +37,7 @@ def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
     else:
         given = [parameter(values(name)) for name in layer.parameters]
     if layer.tied is not None:
-        given.insert(0, f"self.layers[{layer.tied}].weight")
+        given.insert(0, f"{attribute(case.model, layer.tied)}.weight")
     if "bias" in layer.of_kind.parameters(layer, width) and not layer.bias:
         given.append("None")
     dtypes = layer.of_kind.buffer_dtypes
@@ -45,7 +45,30 @@ def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
     given += _SWITCHES[layer.kind](case, layer) if layer.kind in _SWITCHES else []
     if given and given[-1] == "None":
         given.pop()
-    return f"self.layers.append({_class(layer)}({', '.join(given)}))"
+    built = f"{_class(layer)}({', '.join(given)})"
+    container, _, name = case.model.path(index).rpartition(".")
+    if name.isdigit():
+        return f"self.{container}.append({built})"
+    return f"{attribute(case.model, index)} = {built}"
+
+
+def containers(model: Model) -> list[str]:
+    """Return the lines that make the modules in which the layers are, each before its first layer.
+
+    The result has an entry for each layer, which is empty if the layer needs no new container.
+    """
+    lines: list[str] = []
+    for index in range(len(model.layers)):
+        container, _, name = model.path(index).rpartition(".")
+        kind = "ModuleList" if name.isdigit() else "Module"
+        line = f"self.{container} = nn.{kind}()" if container else ""
+        lines.append("" if line in lines else line)
+    return lines
+
+
+def attribute(model: Model, index: int) -> str:
+    """Return the expression of a layer in a method of its model, such as `self.layers[0]`."""
+    return "self." + re.sub(r"\.(\d+)$", r"[\1]", model.path(index))
 
 
 _SWITCHES: dict[LayerKind, Callable[[TrainingCase, Layer], list[str]]] = {

@@ -3,6 +3,8 @@
 Wrapping changes nothing else.
 """
 
+from collections.abc import Callable
+
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.invariants.compare import apart
 from ddp_invariants.invariants.diagnosis import starts
@@ -27,6 +29,16 @@ _COLUMNS = ("name", "dtype", "shape", "requires_grad", "tied to", "kind")
 DIFFERED = "ranks differed before wrapping"
 SOURCE_CHANGED = "wrapping changed a value on the source rank"
 """The fact that INIT-3 reports if a value changed, but nothing of the structure."""
+OTHER_NAMES: dict[str, Callable[[set[str]], bool]] = {
+    "a submodule called module": lambda names: any(name.startswith("module.") for name in names),
+    "names equal with underscores for dots": lambda names: (
+        len({name.replace(".", "_") for name in names}) < len(names)
+    ),
+    "names equal without dots": lambda names: (
+        len({name.replace(".", "") for name in names}) < len(names)
+    ),
+}
+"""The conditions of INIT-3 about the names of parameters and buffers, each with its test."""
 _EQUAL = "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
 
 
@@ -107,9 +119,9 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "INIT-3",
     "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and no value on rank 0.",
-    needs=("tied parameter", "frozen parameter"),
+    needs=("tied parameter", "frozen parameter", *OTHER_NAMES),
     source=_SOURCE,
-    draws=Draws(world_sizes=ANY_WORLD, every_kind=True),
+    draws=Draws(world_sizes=ANY_WORLD, every_kind=True, named=True),
     after="COMM-2",
     moved_after=MovedAfter("INIT-4", lambda failure: failure.fact == SOURCE_CHANGED),
     script=Script(checks=("structure",), follows_scaler=True),
@@ -144,12 +156,14 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
             )
         tally.compared += len(before)
         rows = rank.structure_before
+        own_names = {row.name for row in rows}
         tally.meet(
             {
                 "tied parameter": any(row.name != row.first_name for row in rows),
                 "frozen parameter": any(
                     not row.requires_grad and row.kind == "parameter" for row in rows
                 ),
+                **{condition: is_met(own_names) for condition, is_met in OTHER_NAMES.items()},
             }
         )
         if before == after:

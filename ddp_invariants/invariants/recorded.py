@@ -245,7 +245,8 @@ class RecordedTraining:
         shapes = {
             index: (batch.inputs_WBI.shape[1], self.case.model.widths()[index]) for index in drawn
         }
-        names = {f"layers.{index}": shape for index, shape in shapes.items()}
+        path = self.case.model.path
+        names = {path(index): shape for index, shape in shapes.items()}
         if any(
             name not in by_name or by_name[name].shape != shape
             for by_name in drawn_W
@@ -258,8 +259,7 @@ class RecordedTraining:
         return replace(
             batch,
             drawn={
-                index: np.stack([by_name[f"layers.{index}"] for by_name in drawn_W])
-                for index in drawn
+                index: np.stack([by_name[path(index)] for by_name in drawn_W]) for index in drawn
             },
         )
 

@@ -32,7 +32,7 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     needs=(RELOADED, STATEFUL),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(between_steps=("reload", "learning rate", "decay"), prefixed=True),
+    draws=Draws(between_steps=("reload", "learning rate", "decay"), prefixed=True, named=True),
     excluded=(lacks("saves no state", "state"),),
     after="PARAM-4",
 )

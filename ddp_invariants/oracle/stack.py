@@ -142,5 +142,7 @@ class Stack:
         """Give the trainable parameters that no layer used a gradient of zero on each rank."""
         model = self.case.model
         for name in model.used(frozenset()) - self.gradients.keys():
-            if not model.layers[int(name.split(".")[1])].frozen:
+            index = model.index_of(name)
+            assert index is not None
+            if not model.layers[index].frozen:
                 self.gradients[name] = nothing(self.parameters[name], ranks)

@@ -148,10 +148,11 @@ def _with_elements(case: TrainingCase, number: int) -> Case:
     """Return the case with one parameter of so many elements."""
     first = case.model.layers[0]
     layer = first if first.kind == "linear" else Layer("linear", dtype=first.dtype)
-    return replace(case, model=Model(number, (replace(layer, outputs=1, bias=False),)))
+    layers = (replace(layer, outputs=1, bias=False),)
+    return replace(case, model=replace(case.model, inputs=number, layers=layers))
 
 
 def _with_parameters(case: TrainingCase, number: int) -> Case:
     """Return the case with so many parameters of one element."""
     layer = Layer("linear", dtype=case.model.layers[0].dtype)
-    return replace(case, model=Model(1, (layer,) * number))
+    return replace(case, model=replace(case.model, inputs=1, layers=(layer,) * number))

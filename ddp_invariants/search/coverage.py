@@ -71,6 +71,7 @@ def _training(case: TrainingCase) -> dict[str, str | set[str]]:
         "dtypes": {layer.dtype for layer in layers},
         "layers": {layer.kind for layer in layers},
         "layout": {layer.layout for layer in layers},
+        "names": case.model.naming,
         "optimizer": case.optimizer.kind,
         "steps": str(case.steps),
         "accumulation": str(case.accumulation),

@@ -65,7 +65,7 @@ def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:
     narrow = any(DTYPES[layer.dtype].largest < DTYPES["float32"].largest for layer in layers)
     return replace(
         case,
-        model=_extended(case.model, probe.model.layers[len(FOUR) :]),
+        model=_extended(case.model, probe.model),
         situations=situations_of(case, probe),
         optimizer=_optimizer(case.optimizer, probe.optimizer),
         steps=max(case.steps, probe.steps),
@@ -77,13 +77,16 @@ def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:
     )
 
 
-def _extended(model: Model, more: tuple[Layer, ...]) -> Model:
-    """Return a model with more layers behind it, which get inputs of four numbers."""
+def _extended(model: Model, probed: Model) -> Model:
+    """Return a model with a probe's names and its further layers, which get four numbers each."""
+    more = probed.layers[len(FOUR) :]
+    if probed.naming != BASE.model.naming:
+        model = replace(model, naming=probed.naming)
     if not more:
         return model
     dtype = model.layers[0].dtype
     widened = () if model.widths()[-1] == BASE.model.inputs else (Layer("linear", 4, dtype=dtype),)
-    return Model(model.inputs, (*model.layers, *widened, *more))
+    return replace(model, layers=(*model.layers, *widened, *more))
 
 
 def _optimizer(own: Optimizer, probed: Optimizer) -> Optimizer:

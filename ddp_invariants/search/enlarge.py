@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
-from ddp_invariants.cases.layers import Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.resized import Resized
@@ -76,7 +75,7 @@ def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) 
         case,
         world_size=case.world_size + ranks,
         steps=case.steps + 2 * ranks,
-        model=Model(case.model.inputs * widths, layers),
+        model=replace(case.model, inputs=case.model.inputs * widths, layers=layers),
         values="real",
         bucket_cap=None if case.bucket_cap is None else case.bucket_cap * cap,
         data=replace(case.data, samples=max(case.data.samples, _SAMPLES)),

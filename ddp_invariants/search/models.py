@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
-from ddp_invariants.cases.layers import ROWS, Activation, Layer, LayerKind, Layout, Model
+from ddp_invariants.cases.layers import (
+    ROWS,
+    Activation,
+    Layer,
+    LayerKind,
+    Layout,
+    Model,
+    Naming,
+)
 
 _SMALL = st.integers(0, 7)
 _COINS = st.booleans()
@@ -54,6 +62,9 @@ only if their shapes are equal.
 _KINDS: SearchStrategy[LayerKind] = st.sampled_from(
     ("linear", "linear", "scale", "statistics", "empty")
 )
+_NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined")
+_RARELY_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 93 + _NAMINGS)
+_OFTEN_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 5 + _NAMINGS)
 _DTYPES: SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
 _LAYOUTS: SearchStrategy[Layout] = st.sampled_from(
     ("contiguous", "contiguous", "transposed", "strided", "channels_last")
@@ -79,7 +90,7 @@ precision, frozen, tied, and the number of the layer it is tied to.
 """
 
 
-OPTIONS = ("buffers", "some_buffers", "every_kind", "odd", "drawing", "prefixed")
+OPTIONS = ("buffers", "some_buffers", "every_kind", "odd", "drawing", "prefixed", "named")
 """The options of `models` that `search.strategies.training_cases` passes on."""
 
 
@@ -94,6 +105,7 @@ def models(
     real: bool = False,
     drawing: bool = False,
     prefixed: bool = False,
+    named: bool = False,
 ) -> Model:
     """One to four layers, often of equal shapes, with at least one trainable parameter first.
 
@@ -110,6 +122,8 @@ def models(
             them to be told from chance.
         prefixed: Have names with `module.` in their middle in one of four cases. Many wrappers put
             that prefix before all names, and may strip it elsewhere.
+        named: Name the layers in another way (`Model.naming`) in three of eight cases, and not in
+            three of a hundred.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     layers = [_first(draw, inputs, outputs or inputs, dtype)]
@@ -136,7 +150,7 @@ def models(
             Layer("statistics"),
             *((Layer("extremes"),) if draw(_ONE_IN_FOUR) else ()),
         ]
-    return Model(inputs, tuple(layers))
+    return Model(inputs, tuple(layers), draw(_OFTEN_NAMED if named else _RARELY_NAMED))
 
 
 def _first(draw: st.DrawFn, inputs: int, width: int, dtype: Dtype) -> Layer:

@@ -114,12 +114,13 @@ def _parameters(case: TrainingCase, size: int, variant: int) -> TrainingCase:
     model = (
         case.model
         if case.model.widths()[-1] <= 2
-        else Model(case.model.inputs, (*case.model.layers, Layer("linear", 1, dtype=dtype)))
+        else replace(case.model, layers=(*case.model.layers, Layer("linear", 1, dtype=dtype)))
     )
     count = _of(_PARAMETERS, size)
     if variant % 4:
         count = max(count - len(_sizes_of(model)), 1)
-    return _gently(case, Model(model.inputs, (*model.layers, Layer("terms", count, dtype=dtype))))
+    layers = (*model.layers, Layer("terms", count, dtype=dtype))
+    return _gently(case, replace(model, layers=layers))
 
 
 def _layers(case: TrainingCase, size: int, variant: int) -> TrainingCase:
@@ -128,7 +129,8 @@ def _layers(case: TrainingCase, size: int, variant: int) -> TrainingCase:
     count = max(_of(_LAYERS, size) - len(case.model.layers), 1)
     layer = Layer("linear", 1, dtype=dtype) if variant % 2 else Layer("scale", dtype=dtype)
     narrow = Layer("linear", 1, dtype=dtype)
-    return _gently(case, Model(case.model.inputs, (*case.model.layers, narrow, *(layer,) * count)))
+    layers = (*case.model.layers, narrow, *(layer,) * count)
+    return _gently(case, replace(case.model, layers=layers))
 
 
 def _square(case: TrainingCase, size: int, variant: int) -> TrainingCase:
@@ -136,7 +138,8 @@ def _square(case: TrainingCase, size: int, variant: int) -> TrainingCase:
     side, dtype = _of(_SIDES, size), case.model.layers[0].dtype
     layout: Layout = _of(("contiguous", "contiguous", "transposed", "strided"), variant)
     square = Layer("linear", side, dtype=dtype, layout=layout, bias=variant > 3)
-    return _gently(case, Model(side, (square, *(square,) * (variant % 2))))
+    layers = (square,) * (1 + variant % 2)
+    return _gently(case, replace(case.model, inputs=side, layers=layers))
 
 
 def _length(case: TrainingCase, size: int, variant: int) -> TrainingCase:
@@ -172,7 +175,7 @@ def _steps(case: TrainingCase, size: int, variant: int) -> TrainingCase:
     """Train for up to 40 steps, often with a schedule of the learning rate."""
     # In more steps, integers would leave the exact numbers, and some models would diverge.
     optimizer = replace(case.optimizer, log2_lr=min(case.optimizer.log2_lr, -9))
-    model = Model(case.model.inputs, case.model.layers[:2])
+    model = replace(case.model, layers=case.model.layers[:2])
     changed = _changed(
         case, steps=_of(_STEPS, size), values="real", log2_scale=0, optimizer=optimizer, model=model
     )

@@ -5,7 +5,7 @@ in by the search.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from ddp_invariants.cases.case import ZeroGrad
@@ -129,7 +129,7 @@ class Draft:
 
     def add_layers(self, *layers: Layer) -> None:
         """Put layers behind those of the model."""
-        self.model = Model(self.model.inputs, (*self.model.layers, *layers))
+        self.model = replace(self.model, layers=(*self.model.layers, *layers))
 
     def square(self, **fields: Any) -> Layer:
         """Return a linear layer whose result is as wide as the model's, to put behind the model."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import require
-from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.layers import Layer
 from ddp_invariants.cases.plain import from_plain
 from ddp_invariants.cases.program import Data
 from ddp_invariants.cases.shrink import simpler
@@ -88,7 +88,7 @@ class EarlierRuns(Situation):
             )
             runs.append(
                 TrainingCase(
-                    model=Model(draft.model.inputs, layers),
+                    model=replace(draft.model, layers=layers),
                     world_size=draft.world_size,
                     outside=draft.outside,
                     data=Data(samples=8, batch_size=2),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
-from ddp_invariants.cases.layers import PASSING, Model
+from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
@@ -224,7 +224,7 @@ def _whole_model(draft: Draft) -> tuple[Unused, ...]:
     # Every rank still gets a batch.
     draft.data = replace(draft.data, samples=max(draft.world_size, draft.data.samples))
     layers = (draft.square(),) * draft.choice((1, 2, 3))
-    draft.model = Model(draft.model.widths()[-1], layers)
+    draft.model = replace(draft.model, inputs=draft.model.widths()[-1], layers=layers)
     rank, step = draft.any_rank(), draft.any_step() if draft.coin() else None
     return tuple(Unused(index, rank, step) for index in range(len(layers)))
 

@@ -97,6 +97,8 @@ def _without_defaults(plain: dict[str, Any]) -> dict[str, Any]:
     """Return a case's JSON without what a case or a layer has by default."""
     kind = plain["kind"]
     if kind == "training":
+        if plain["model"]["naming"] == "numbered":
+            del plain["model"]["naming"]
         layers = plain["model"]["layers"]
         plain["model"]["layers"] = [
             {"kind": layer["kind"], **_unlike(layer, asdict(Layer(layer["kind"])))}

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from ddp_invariants.cases.case import Init, ShardCase, TrainingCase, Values
 from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.kinds import KINDS
-from ddp_invariants.cases.layers import Layer, Layout, Model
+from ddp_invariants.cases.layers import Layer, Layout, Model, Naming
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
@@ -197,6 +197,10 @@ AXES = (
     Axis(
         "layout",
         **choices(Layout.__args__, lambda case: {each.layout for each in case.model.layers}),  # type: ignore[attr-defined]
+    ),
+    Axis(
+        "names of layers",
+        **choices(Naming.__args__, lambda case: {case.model.naming}),  # type: ignore[attr-defined]
     ),
     Axis(
         "values",

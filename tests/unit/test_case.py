@@ -50,6 +50,7 @@ ANY = (
     | training_cases(Scope(), unused=True, crossed=True)
     | training_cases(Scope(), accumulated=True)
     | training_cases(Scope(), odd=True)
+    | training_cases(Scope(), named=True)
     | shard_cases(Scope())
     | shard_cases(Scope(), saved=True)
 )
@@ -104,6 +105,15 @@ def test_a_file_written_before_a_field_was_is_read(tmp_path: Path) -> None:
     path = tmp_path / "old.json"
     path.write_text(json.dumps(plain))
     assert reading.read(path) == SIMPLEST
+
+
+def test_a_file_from_before_layers_had_other_names_is_read(tmp_path: Path) -> None:
+    """The layers of a model without the field `naming` are numbered, in both conversions."""
+    plain = json.loads(to_json(SIMPLEST))
+    del plain["model"]["naming"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(plain))
+    assert reading.read(path) == from_plain(plain) == SIMPLEST
 
 
 def test_what_is_passed_by_is_said_by_rank_step_and_micro_step() -> None:

@@ -47,7 +47,7 @@ def torch_gradients(
         inputs = torch.from_numpy(batch.inputs_WBI[rank])
         inputs = inputs if case.model.layers[0].dtype == "float64" else inputs.float()
         replica.zero_grad()
-        for layer in replica.layers if case.crossed is not None else ():
+        for layer in replica.stack if case.crossed is not None else ():
             layer.crossed = case.crossed == rank
         replica.passed_by = case.passed_by(rank, 0, 0)
         inputs.requires_grad_(unreached(case))

@@ -12,18 +12,17 @@ _Facts = tuple[str, str, tuple[int, ...], bool, str]
 
 def _facts(view: EvidenceView) -> dict[str, _Facts]:
     """Return the known facts of each parameter, in registration order; tied ones count once."""
-    layers = view.case.model.layers
+    model = view.case.model
     known: dict[str, _Facts] = {}
     for name, dtype, shape, trained, first, kind in view.evidence.ranks[0].structure_before:
         if kind == "parameter" and name == first:
-            number = name.split(".")[1] if name.startswith("layers.") else ""
-            laid = number.isdigit() and int(number) < len(layers) and name.endswith(".weight")
+            index = model.index_of(name) if name.endswith(".weight") else None
             known[name] = (
                 name,
                 dtype,
                 tuple(shape),
                 trained,
-                layers[int(number)].layout if laid else "contiguous",
+                "contiguous" if index is None else model.layers[index].layout,
             )
     return known
 

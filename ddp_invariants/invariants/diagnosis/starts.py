@@ -143,13 +143,9 @@ def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[
 
     Such a collective writes as many elements as the tensor has, one after another in memory.
     """
-    number = name.split(".")[1] if name.startswith("layers.") else ""
-    layers = view.case.model.layers
-    if (
-        not number.isdigit()
-        or not name.endswith("weight")
-        or layers[int(number)].layout != "strided"
-    ):
+    model = view.case.model
+    index = model.index_of(name)
+    if index is None or not name.endswith("weight") or model.layers[index].layout != "strided":
         return
     # Every second element in memory belongs to the tensor, so its first half arrives.
     arrived = (np.arange(built_W[0].size) < (built_W[0].size + 1) // 2).reshape(built_W[0].shape)

@@ -65,14 +65,31 @@ class Replica(nn.Module):
         self.at_forward: Callable[[], None] | None = None
         self.passed_by: frozenset[int] = frozenset()
         self.failing = ""
-        self.layers: Any = nn.ModuleList()
+        self._paths = [model.path(index) for index in range(len(model.layers))]
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
         self._calls = [1 + layer.twice for layer in model.layers]
         self._checkpoints: list[Checkpoint] = [layer.checkpoint for layer in model.layers]
         values, widths = Values(values_P, device), model.widths()
         for index, layer in enumerate(model.layers):
-            owner = None if layer.tied is None else self.layers[layer.tied]
-            self.layers.append(built(layer, widths[index], values, owner))
+            owner = None if layer.tied is None else self.get_submodule(self._paths[layer.tied])
+            self._register(self._paths[index], built(layer, widths[index], values, owner))
+        lists = (name for name, each in self._modules.items() if isinstance(each, nn.ModuleList))
+        self._list = next(lists, "")
+
+    def _register(self, path: str, layer: nn.Module) -> None:
+        """Put a layer where its path says, in a container if the path has a dot."""
+        container, dot, name = path.rpartition(".")
+        if dot and container not in self._modules:
+            numbered = name.isdigit()
+            self.add_module(container, nn.ModuleList() if numbered else nn.ModuleDict())
+        self.get_submodule(container).add_module(name, layer)
+
+    @property
+    def stack(self) -> Any:
+        """The layers in the order of a forward, as they are now: a wrapper may replace a module."""
+        if self._list:
+            return getattr(self, self._list)
+        return [self.get_submodule(path) for path in self._paths]
 
     def named_modules(
         self,
@@ -91,11 +108,11 @@ class Replica(nn.Module):
     @property
     def drawing(self) -> list[NotedDropout]:
         """The layers that draw random numbers."""
-        return [layer for layer in self.layers.modules() if isinstance(layer, NotedDropout)]
+        return [layer for layer in self.modules() if isinstance(layer, NotedDropout)]
 
     def cross(self) -> None:
         """Compute branches in the other order from now on."""
-        for layer in self.layers.modules():
+        for layer in self.modules():
             if isinstance(layer, Branches):
                 layer.crossed = True
 
@@ -109,9 +126,8 @@ class Replica(nn.Module):
             self.at_forward()
         if self.passed_by:
             x = x.view_as(x)  # No result is the input itself, which others use after this forward.
-        for index, (layer, activation) in enumerate(
-            zip(self.layers, self._activations, strict=True)
-        ):
+        layers = self.stack
+        for index, (layer, activation) in enumerate(zip(layers, self._activations, strict=True)):
             if index not in self.passed_by:
                 for _ in range(self._calls[index]):
                     x = (
@@ -121,7 +137,7 @@ class Replica(nn.Module):
                     )
                     if activation is not None:
                         x = activation(x)
-            if self.failing and layer is self.layers[(len(self.layers) - 1) // 2]:
+            if self.failing and index == (len(layers) - 1) // 2:
                 self._fail_here(x)
         return x
 
@@ -143,7 +159,7 @@ class Replica(nn.Module):
             clears: True to clear its gradients, too, if the program does not set them to None
                 before the next update.
         """
-        for parameter in self.layers[index].parameters():
+        for parameter in self.stack[index].parameters():
             parameter.requires_grad_(not frozen)
             if frozen and clears:
                 parameter.grad = None

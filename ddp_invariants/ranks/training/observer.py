@@ -214,12 +214,12 @@ class ShardObserver(Observer):
         # As they are before wrapping: afterwards, a layer may hold plain tensors, which are not listed.
         self._names = [
             [name for name, _ in (*layer.named_parameters(), *layer.named_buffers())]
-            for layer in twin.module.layers
+            for layer in twin.module.stack
         ]
 
     def watch(self) -> None:
         """Note the tensors that each layer computes with."""
-        for index, layer in enumerate(self.trained.replica.layers):
+        for index, layer in enumerate(self.trained.replica.stack):
             own = next(module for module in layer.modules() if isinstance(module, Watched))
             own.at_forward = partial(self._at_layer, index)
 
@@ -242,8 +242,9 @@ class ShardObserver(Observer):
     def _at_layer(self, index: int, layer: nn.Module) -> None:
         if not self.watching:
             return
+        path = self.setup.case.model.path(index)
         for name in self._names[index]:
-            full = f"layers.{index}.{name}"
+            full = f"{path}.{name}"
             if full not in self._gathered:
                 with torch.no_grad():  # A layer may gather a parameter whenever it is asked for.
                     tensor: Tensor = attrgetter(name)(layer)

@@ -56,7 +56,7 @@ class Draws(Effect):
                     torch.from_numpy(tensor.numpy(force=True).copy()) for _, tensor in noticed
                 ]
         kept = [None] * len(layers) if factors is None else [f.to(torch.uint8) for f in factors]
-        names = [f"layers.{index}" for index in layers]
+        names = [self.case.model.path(index) for index in layers]
         if moment == "drawn" and factors is not None and self._is_replayable(factors):
             replayed = record.facts.setdefault("replayed", [])
             replayed.append([numbers[0], self._replayed(factors)])

@@ -55,7 +55,7 @@ class ModuleUse(Effect):
             number = module_use.ModuleUse.switched(self.case)
             assert number is not None
             for replica in (trained.replica, twin):
-                replica.layers[number].eval()
+                replica.stack[number].eval()
         if "groups" in self.uses:
             _split(trained.optimizer)
 
