@@ -1,6 +1,7 @@
 """Parameters that are parts of one tensor, and gradients that the wrapper clears."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from conftest import TrialMaker
 from ddp_invariants.cases.case import ZeroGrad
-from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.layers import Layer, Layout, Model
 from ddp_invariants.cases.program import BetweenSteps
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.ranks.training.effects.storage import _put_into_one
@@ -24,6 +25,7 @@ LAYERS = (
     Layer("linear", 4, dtype="float64"),
     Layer("scale"),
 )
+MOVING = str(Path(__file__).parents[1] / "helpers" / "moving.py") + ":MovesItsParameters"
 FROZEN = Actions((BetweenSteps("freeze", 1, 2),))
 
 
@@ -76,3 +78,15 @@ def test_an_old_main_gradient_is_no_gradient_where_grad_is_set(make_trial: Trial
     assert findings["GRAD-4"].failure is None
     assert findings["PARAM-5"].failure is None
     assert findings["GRAD-4"].compared > 0
+
+
+@pytest.mark.parametrize("layout", ["transposed", "strided"])
+def test_a_wrapper_may_move_parameters_between_steps(
+    make_trial: TrialMaker, layout: Layout
+) -> None:
+    """Kernels round otherwise for other strides, so the twin's parameters move as well."""
+    layers = tuple(Layer("linear", 8, bias=True, layout=layout) for _ in range(3))
+    case = replace(BASE, model=Model(8, layers), steps=4, values="real")
+    findings = make_trial(ddp=MOVING, scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert {"LOSS-1", "GRAD-2", "PARAM-3"} <= findings.keys()

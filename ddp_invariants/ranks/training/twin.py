@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddp_invariants.ranks.training.layout import Layout, lay_out, layout_of
 from ddp_invariants.ranks.training.model import Replica, entries
@@ -20,7 +20,8 @@ class Twin:
     Attributes:
         module: The module.
         layouts: The strides and alignment of the parameters under test.
-        moved: True if the parameters under test may lie elsewhere since `layouts` was taken.
+        moved: True if the parameters under test may lie elsewhere since `layouts` was taken. A
+            step that puts a plain parameter into other memory is seen without it.
         followed: True if the twin made each forward of the step. Otherwise its buffers are not
             those that the step leaves.
     """
@@ -32,12 +33,18 @@ class Twin:
         self.named = list(self.module.named_parameters())
         self.layouts: list[Layout] = []
         self.moved, self.followed = True, True
+        self._places: list[tuple[int, tuple[int, ...]]] = []
         self._thawed = setup.case.sometimes_frozen
 
     def follow(self, named: Sequence[Named], buffers: Sequence[Named]) -> None:
         """Start from the tensors that the forward under test starts from."""
-        if self.moved:
-            self.moved = False
+        places = [
+            (parameter.data_ptr(), parameter.stride())
+            for _, parameter in named
+            if type(parameter) is nn.Parameter  # A subclass may have no memory of its own.
+        ]
+        if self.moved or places != self._places:
+            self.moved, self._places = False, places
             self.lie_as([layout_of(parameter) for _, parameter in named])
         tensors: list[Tensor] = [parameter for _, parameter in self.named]
         tensors += self.module.buffers() if buffers else ()
