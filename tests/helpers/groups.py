@@ -246,3 +246,13 @@ class GathersAndForgets(Reference):
         """Start the gather."""
         self.gathered = [torch.empty(2) for _ in range(self.world_size)]
         dist.all_gather(self.gathered, torch.ones(2), async_op=True)
+
+
+class MakesAGroupUnderTorch(nn.parallel.DistributedDataParallel):
+    """torch's DDP, and a group that is used once and destroyed, as ignite counts processes."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        group = dist.new_group(backend="gloo")
+        dist.all_reduce(torch.ones(1), group=group)
+        dist.destroy_process_group(group)

@@ -362,3 +362,14 @@ class Compiled:
     assert [rank.raised for rank in evidence.ranks] == [None, None]
     assert judge(evidence)["PARAM-3"].failure is None
     assert any(call.kind == "allreduce" for call in evidence.ranks[0].calls)
+
+
+def test_a_group_of_ones_own_is_gone_with_its_run_under_torchs_ddp(pool: Pool) -> None:
+    """LIVE-4 counts no thread of a group of an earlier run.
+
+    torch's DDP keeps parameters in compiled code, and with them what their hooks refer to.
+    """
+    evidence = pool.train(replace(CASE, rounds=4), Ddp(f"{GROUPS}:MakesAGroupUnderTorch"))
+    judged = judge(evidence)["LIVE-4"]
+    assert judged.failure is None
+    assert judged.compared > 0

@@ -1,9 +1,10 @@
 """The notes of a run: tensors by moment, marks of collectives, and the times of gradients."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import ClassVar, Self
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -54,10 +55,15 @@ class Observer:
         self._watch_gradients()
 
     def _watch_gradients(self) -> None:
-        """Note when each gradient is computed, by hooks that run before all others."""
+        """Note when each gradient is computed, by hooks that run before all others.
+
+        torch's DDP keeps the parameters in compiled code, where no collector looks. A hook that
+        kept this observer would keep the run, with the groups that the implementation has made.
+        """
+        arrived = WeakMethod(self._gradient_arrived)
         for name, parameter in self.trained.replica.named_parameters():
             if parameter.requires_grad:
-                parameter.register_hook(partial(self._gradient_arrived, name))
+                parameter.register_hook(partial(_tell, arrived, name))
 
     def _gradient_arrived(self, name: str, _gradient: Tensor) -> None:
         self._arrived.append((name, self.setup.session.log.now()))
@@ -281,3 +287,12 @@ def observer_of(
     """Return the observer for what the implementation declares about sharding."""
     kind = ShardObserver if setup.declared.zero == SHARDED else Observer
     return kind(setup, position, trained, twin, record)
+
+
+def _tell(
+    arrived: Callable[[], Callable[[str, Tensor], None] | None], name: str, gradient: Tensor
+) -> None:
+    """Tell an observer that a gradient has been computed, if its run has not ended."""
+    method = arrived()
+    if method is not None:
+        method(name, gradient)
