@@ -62,7 +62,7 @@ class Row:
         """What a user writes beside the options."""
         if "FOLDER" in self.options and not self.only_imports:
             return "an adapter"
-        if self.options.split()[1] in ADAPTERS["ddp"]:
+        if self.options.split()[1] in ADAPTERS[self.kind]:
             return "a shipped adapter" + (" and a declaration" if self.declared else "")
         return "a declaration" if self.declared else "nothing"
 

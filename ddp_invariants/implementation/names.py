@@ -34,7 +34,32 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
         "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",
         "megatron": "ddp_invariants.implementation.adapters.megatron:Megatron",
-    }
+        "mmengine_separate": "ddp_invariants.implementation.adapters.mmengine:Separate",
+        "simple_fsdp": "ddp_invariants.implementation.adapters.torchtitan:SimpleFSDP",
+    },
+    "sampler": {
+        name: f"ddp_invariants.implementation.adapters.samplers.{target}"
+        for name, target in (
+            ("accelerate_seedable", "accelerate:Seedable"),
+            ("accelerate_split_batches", "accelerate:split_batches"),
+            ("accelerate_split_iterable", "accelerate:split_iterable"),
+            ("datasets_by_examples", "datasets:by_examples"),
+            ("datasets_by_shards", "datasets:by_shards"),
+            ("datasets_map_style", "datasets:map_style"),
+            ("ignite_over_random", "ignite:over_random"),
+            ("lhotse_simple", "lhotse:Simple"),
+            ("lightning_over_batches", "lightning:over_batches"),
+            ("lightning_over_shuffled", "lightning:over_shuffled"),
+            ("monai_weighted", "monai:Weighted"),
+            ("squirrel_split", "squirrel:split"),
+            ("torch_in_batches", "torch:InBatches"),
+            ("torch_sharded_pipe", "torch:ShardedPipe"),
+            ("torchdata_loader", "torchdata:Loader"),
+            ("transformers_balanced", "transformers:balanced"),
+            ("transformers_by_length", "transformers:by_length"),
+            ("webdataset_pipeline", "webdataset:pipeline"),
+        )
+    },
 }
 """The short names of the adapters that come with the suite; libraries other than torch do not."""
 

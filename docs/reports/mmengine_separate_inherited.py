@@ -14,6 +14,6 @@ for name, call in (
 ):
     try:
         call()
-    except Exception as error:
+    except AttributeError as error:
         print(f"{name}: {type(error).__name__}: {error}")
 dist.destroy_process_group()

@@ -1,13 +1,11 @@
 """torchdata's DataLoader over its distributed sampler."""
 
+import importlib
 from typing import Any
 
-from torchdata.stateful_dataloader import (  # type: ignore[import-not-found] # only judged here
-    StatefulDataLoader,
-)
-from torchdata.stateful_dataloader.sampler import (  # type: ignore[import-not-found] # the same
-    StatefulDistributedSampler,
-)
+from ddp_invariants.implementation.adapters import preload
+
+preload("torchdata.stateful_dataloader.sampler")
 
 
 class Loader:
@@ -24,15 +22,20 @@ class Loader:
         shuffle: bool,
         drop_last: bool,
     ) -> None:
-        self.indices = StatefulDistributedSampler(
+        library: Any = importlib.import_module("torchdata.stateful_dataloader")
+        self.indices = library.sampler.StatefulDistributedSampler(
             dataset, num_replicas, rank, shuffle, seed, drop_last
         )
-        self.loader = StatefulDataLoader(dataset, batch_size=batch_size, sampler=self.indices)
+        self.loader = library.StatefulDataLoader(
+            dataset, batch_size=batch_size, sampler=self.indices
+        )
 
     def __len__(self) -> int:
+        """Return the number of batches."""
         return len(self.loader)
 
     def __iter__(self) -> Any:
+        """Iterate over the batches."""
         return iter(self.loader)
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,11 +1,13 @@
 """Samplers of MONAI that need more than a dataset."""
 
+import importlib
 from typing import Any
 
 import torch
-from monai.data import (  # type: ignore[import-not-found] # only judged here
-    DistributedWeightedRandomSampler,
-)
+
+from ddp_invariants.implementation.adapters import preload
+
+preload("monai.data")
 
 
 class Weighted:
@@ -15,7 +17,8 @@ class Weighted:
         self, dataset: Any, num_replicas: int, rank: int, seed: int, *, drop_last: bool
     ) -> None:
         self.generator, self.seed = torch.Generator(), seed
-        self.sampler = DistributedWeightedRandomSampler(
+        library: Any = importlib.import_module("monai.data")
+        self.sampler = library.DistributedWeightedRandomSampler(
             dataset,
             [1 + index % 3 for index in range(len(dataset))],
             generator=self.generator,
@@ -26,9 +29,11 @@ class Weighted:
         )
 
     def __len__(self) -> int:
+        """Return the number of indices of this rank."""
         return len(self.sampler)
 
     def __iter__(self) -> Any:
+        """Draw the indices of this rank."""
         self.generator.manual_seed(self.seed + self.sampler.epoch)
         return iter(list(self.sampler))  # Drawn at once, before another iterator seeds it.
 

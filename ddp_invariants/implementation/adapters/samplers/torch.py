@@ -43,9 +43,11 @@ class ShardedPipe:
         graph_settings.apply_sharding(self.pipe, num_shards, rank)
 
     def __len__(self) -> int:
+        """Return the number of samples of this rank."""
         return len(self.pipe)
 
     def __iter__(self) -> Any:
+        """Iterate over the samples of this rank."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         graph_settings.apply_random_seed(self.pipe, generator)
         return iter(self.pipe)

@@ -1,12 +1,19 @@
 """Samplers of Lightning over other samplers."""
 
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.distributed import (  # type: ignore[import-not-found] # only judged here
-    DistributedSamplerWrapper,
-)
+
+from ddp_invariants.implementation.adapters import preload
+
+preload("lightning.fabric.utilities.distributed")
+
+
+def _wrapped(sampler: Any, **arguments: Any) -> Any:
+    library: Any = importlib.import_module("lightning.fabric.utilities.distributed")
+    return library.DistributedSamplerWrapper(sampler, shuffle=False, **arguments)
 
 
 class Shuffled:
@@ -16,9 +23,11 @@ class Shuffled:
         self.samples, self.seed, self.epoch = samples, seed, 0
 
     def __len__(self) -> int:
+        """Return the number of samples."""
         return self.samples
 
     def __iter__(self) -> Iterator[int]:
+        """Iterate over the samples in the order of the epoch."""
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         return iter(torch.randperm(self.samples, generator=generator).tolist())
 
@@ -32,14 +41,10 @@ def over_shuffled(
 ) -> Any:
     """Wrap a sampler that shuffles, or a torch sampler that does not, as a `Trainer` does it."""
     inner = Shuffled(len(sampler), seed) if shuffle else sampler
-    return DistributedSamplerWrapper(
-        inner, num_replicas=num_replicas, rank=rank, shuffle=False, drop_last=drop_last
-    )
+    return _wrapped(inner, num_replicas=num_replicas, rank=rank, drop_last=drop_last)
 
 
 def over_batches(batch_sampler: Any, num_replicas: int, rank: int, batch_size: int) -> Any:
     """Wrap a sampler of batches."""
     del batch_size
-    return DistributedSamplerWrapper(
-        batch_sampler, num_replicas=num_replicas, rank=rank, shuffle=False
-    )
+    return _wrapped(batch_sampler, num_replicas=num_replicas, rank=rank)

@@ -1,9 +1,13 @@
-"""mmengine's wrapper for models of several parts."""
+"""mmengine's wrapper for models of several parts, as `--ddp mmengine_separate`."""
 
 import importlib
 from typing import Any
 
 from torch import nn
+
+from ddp_invariants.implementation.adapters import preload
+
+preload("mmengine.model")
 
 
 class Pair(nn.Module):

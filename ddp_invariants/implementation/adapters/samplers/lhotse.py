@@ -4,11 +4,13 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-lhotse: Any = importlib.import_module("lhotse")
-sampling: Any = importlib.import_module("lhotse.dataset.sampling")
+from ddp_invariants.implementation.adapters import preload
+
+preload("lhotse", "lhotse.dataset.sampling")
 
 
 def _cuts(length: int) -> Any:
+    lhotse: Any = importlib.import_module("lhotse")
     return lhotse.CutSet.from_cuts(
         lhotse.MonoCut(f"{number}", 0.0, 1.0, 0) for number in range(length)
     )
@@ -31,6 +33,7 @@ class Simple:
         drop_last: bool,
         seed: int,
     ) -> None:
+        sampling: Any = importlib.import_module("lhotse.dataset.sampling")
         self.sampler = sampling.SimpleCutSampler(
             _cuts(length),
             max_cuts=batch_size,
@@ -46,6 +49,7 @@ class Simple:
         self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
+        """Iterate over the numbers of the cuts, by batch."""
         for batch in self.sampler:
             yield [int(cut.id.partition("_")[0]) for cut in batch]
 

@@ -1,4 +1,4 @@
-"""An adapter for torchtitan's SimpleFSDP, which wants a mesh of the ranks."""
+"""torchtitan's SimpleFSDP over a mesh of the ranks, as `--ddp simple_fsdp`."""
 
 import importlib
 from typing import Any, ClassVar
@@ -6,9 +6,17 @@ from typing import Any, ClassVar
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from ddp_invariants.implementation.adapters import preload
+
+preload("torchtitan.experiments.graph_trainer.simple_fsdp")
+
 
 class SimpleFSDP:
-    """A model whose parameters are DTensors that each use gathers; gradients are summed."""
+    """A model whose parameters are DTensors that each use gathers; gradients are summed.
+
+    Args:
+        mode: The mode of `data_parallel`: `fully_shard`, `hybrid_shard` or `replicate`.
+    """
 
     declares: ClassVar[dict[str, object]] = {
         "init": "seed",
@@ -18,7 +26,7 @@ class SimpleFSDP:
         "reduction": "sum",
     }
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str = "fully_shard") -> None:
         self._mode = mode
 
     def wrap(self, module: nn.Module, context: Any) -> object:
