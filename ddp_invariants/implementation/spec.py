@@ -272,7 +272,8 @@ OPTIONS: dict[str, Option] = {
     "--sampler": Option(
         "NAME",
         "distributed sampler under test: package.module:Name, path/to/file.py:Name, reference "
-        "(this package's) or torch (torch's)",
+        "(this package's), torch (torch's), or a shipped adapter such as datasets_by_examples; "
+        "docs/adapter.md lists them",
         "reference",
     ),
     "--sampler-arg": Option(
