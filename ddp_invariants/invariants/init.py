@@ -38,7 +38,10 @@ OTHER_NAMES: dict[str, Callable[[set[str]], bool]] = {
         len({name.replace(".", "") for name in names}) < len(names)
     ),
 }
-"""The conditions of INIT-3 about the names of parameters and buffers, each with its test."""
+"""What INIT-3 notes of the names of parameters and buffers, each with its test.
+
+It needs none of them: a run of few cases rarely meets all.
+"""
 _EQUAL = "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
 
 
@@ -119,7 +122,7 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "INIT-3",
     "Wrapping changes no name, shape, dtype, requires_grad flag or tying, and no value on rank 0.",
-    needs=("tied parameter", "frozen parameter", *OTHER_NAMES),
+    needs=("tied parameter", "frozen parameter"),
     source=_SOURCE,
     draws=Draws(world_sizes=ANY_WORLD, every_kind=True, named=True),
     after="COMM-2",

@@ -49,7 +49,9 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
     monkeypatch.setattr(
         search, "SHRINK_RUNS", 60
     )  # Runs per rule: this test does not need the smallest case.
-    result = judged(entry, pool, tmp_path, cases=8, discover=discovered)
+    # One caught exception in some ten has the place and the parameters at which it does harm.
+    cases = 40 if entry.get("violated") == "LIVE-2" else 8
+    result = judged(entry, pool, tmp_path, cases=cases, discover=discovered)
     violations = {rule: str(violation) for rule, violation in result.violations.items()}
     assert result.inconclusive == {}
     if "violated" not in entry:

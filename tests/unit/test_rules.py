@@ -26,7 +26,6 @@ from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants import ALL_RULES, judge, param
 from ddp_invariants.invariants.buckets import reductions_per_step
 from ddp_invariants.invariants.comm import WITHHELD
-from ddp_invariants.invariants.init import OTHER_NAMES
 from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.sampler_view import UNDECLARED, may_repeat, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
@@ -128,7 +127,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
     assert findings["LOSS-2"].met == {"batches differed"}
     assert judge(right(SHARED))["LOSS-2"].met == {"ranks shared a batch"}
     assert findings["GRAD-4"].met == set(ALL_RULES["GRAD-4"].needs) - {ONE_STORAGE}
-    assert findings["INIT-3"].met == set(ALL_RULES["INIT-3"].needs) - OTHER_NAMES.keys()
+    assert findings["INIT-3"].met == set(ALL_RULES["INIT-3"].needs)
 
 
 @pytest.mark.parametrize("zero_grad", ["set_to_none", "zero", "never", "mixed"])
