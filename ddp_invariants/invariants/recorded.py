@@ -351,10 +351,15 @@ class RecordedTraining:
 
     @cached_property
     def loaded_optimization(self) -> Optimization:
-        """The optimizer before the first step, with the loaded state if a state was loaded."""
-        loaded = self.noted("restored state", 0)
-        if loaded is None:
+        """The optimizer before the first step, with the loaded state if a state was loaded.
+
+        Raises:
+            Unjudged: A rank loaded a state, and its evidence lacks that of the optimizer.
+        """
+        shown = not self.declared.zero and self.declared.optimizer == "replicated"
+        if self.case.saved_by is None or not shown:
             return Optimization()
+        loaded = self.every_rank("restored state", 0)
         held, names = (
             loaded[0].by_name,
             [slot.name for slot in self.layout(0).slots if slot.dtype is not None],

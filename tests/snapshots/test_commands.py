@@ -684,14 +684,14 @@ def test_a_failing_test_of_ones_own_shows_its_line_and_the_report(
         "from ddp_invariants import Implementation, certify\n\n\n"
         "def test_violated():\n"
         f"    certify(Implementation(ddp='{NEVER_DIVIDES}'), 'GRAD-2', examples=20)\n\n\n"
-        "def test_unmet():\n    certify(Implementation(), 'GRAD-9', examples=1)\n\n\n"
+        "def test_unmet():\n    certify(Implementation(), 'PARAM-3', examples=1)\n\n\n"
         "def test_misnamed():\n    certify(Implementation(ddp='refrence'), 'GRAD-2')\n\n\n"
         "def test_unknown():\n    certify(Implementation(), 'GRAD-200')\n"
     )
     done = session("pytest", "-p", "no:cacheprovider", "test_own.py", at=tmp_path)
     for words in (
         "GRAD-2 violated by",
-        "GRAD-9 inconclusive for",
+        "PARAM-3 inconclusive for",
         "did you mean reference?",
         "GRAD-200: there is no such rule",
     ):
