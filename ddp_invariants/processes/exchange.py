@@ -25,6 +25,8 @@ CONNECTING = 30.0
 """Seconds ranks may take to connect; over loopback they take some tens of milliseconds."""
 GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo reports it within 40 ms."""
+ENDING = 2.0
+"""Seconds that the kernel gets to end a killed process; an idle machine takes milliseconds."""
 _KEEPER = -1
 """The rank number of a process that keeps the ranks' stores, if they are on several machines."""
 
@@ -217,7 +219,7 @@ class RankProcesses:
         """
         for rank in hung:
             self.running[rank].signal(signal.SIGKILL)
-        statuses = {rank: self.running[rank].status(GRACE) for rank in hung}
+        statuses = {rank: self.running[rank].status(ENDING) for rank in hung}
         sent_here = (-signal.SIGUSR1, -signal.SIGKILL)
         return {
             rank: status

@@ -382,7 +382,7 @@ def main() -> NoReturn:
     # Ctrl-C is the controller's to handle; it closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # [Note: collector] torch makes half a million objects when it is imported, and nearly all of
-    # them live for ever. Without the collector the start takes a quarter less time. Afterwards the
+    # them live for ever. Without the collector the start takes a fifth less time. Afterwards the
     # objects are frozen, because every full collection in every rank would walk all of them and
     # copy their pages.
     gc.disable()

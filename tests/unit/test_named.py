@@ -160,6 +160,6 @@ def share(strategy: object, cases: int) -> float:
 
 
 def test_a_few_per_cent_of_cases_have_other_names_and_a_third_of_inits_own() -> None:
-    """INIT-3 needs the condition, and every other rule meets it now and then."""
+    """INIT-3 draws them often, and every other rule meets them now and then."""
     assert 0 < share(training_cases(Scope()), 200) < 0.12
     assert share(cases_for("INIT-3", Scope()), 100) > 0.2
