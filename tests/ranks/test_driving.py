@@ -389,7 +389,45 @@ def test_arguments_that_a_constructor_hands_on_are_found(tmp_path: Path) -> None
     assert names["Keeps"] == ["module", "options"]
 
 
+def test_a_constructor_hands_on_no_argument_that_it_gives_itself(tmp_path: Path) -> None:
+    """The base takes an argument by name or by place, so a second value would be an error."""
+    path = tmp_path / "handed.py"
+    path.write_text(HANDED)
+    names = {
+        name: {*signature(resolve(f"{path}:{name}", "sampler"), "--sampler")}
+        for name in ("InOrder", "OneGroup", "Placed", "Unpacked", "Changed")
+    }
+    assert names["InOrder"] == {"step", "dataset", "num_replicas", "rank", "seed", "drop_last", "o"}
+    assert names["OneGroup"] == {"dataset", "group", "groups", "shuffle", "seed", "drop_last", "o"}
+    assert names["Placed"] == {"dataset", "shuffle", "seed", "drop_last", "o"}
+    assert "dataset" not in names["Unpacked"] | names["Changed"]
+    assert {"rank", "seed"} <= names["Unpacked"] & names["Changed"]
+
+
 HANDED = """
+from torch.utils.data import DistributedSampler
+
+class InOrder(DistributedSampler):
+    def __init__(self, step=1, **o):
+        super().__init__(shuffle=False, **o)
+
+class OneGroup(DistributedSampler):
+    def __init__(self, dataset, group, groups, **o):
+        super().__init__(dataset, rank=group, num_replicas=groups, **o)
+
+class Placed(DistributedSampler):
+    def __init__(self, dataset, **o):
+        DistributedSampler.__init__(self, dataset, 2, 1, **o)
+
+class Unpacked(DistributedSampler):
+    def __init__(self, *places, step=1, **o):
+        super().__init__(*places, **o)
+
+class Changed(DistributedSampler):
+    def __init__(self, step=1, **o):
+        o["dataset"] = range(step)
+        super().__init__(**o)
+
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 class HandsOn(Reference):

@@ -276,47 +276,83 @@ def _with_inherited(
 ) -> dict[str, inspect.Parameter]:
     """Return a constructor's parameters with those that it hands on to its base by name.
 
-    These are the base's parameters that have a default, if each constructor on the way calls
-    `super().__init__(…, **options)` with all named arguments that it does not know.
+    A constructor hands them on if it calls `super().__init__(…, **options)` with all named
+    arguments that it does not know. A parameter to which it gives a value itself is not among them.
     """
     inherited = dict[str, inspect.Parameter]()
+    settled, places, certain = set[str](), 0, True
     for base in made.__mro__:
         constructor = vars(base).get("__init__")
         if constructor is None:
             continue
         if not inspect.isfunction(constructor):
             break
-        own = inspect.signature(constructor).parameters.values()
-        inherited |= {p.name: p for p in own if p.name not in inherited}
+        _, *own = inspect.signature(constructor).parameters.values()
+        inherited |= {
+            p.name: p
+            for p in own[places:]
+            if p.name not in settled and (certain or p.default is not p.empty)
+        }
         options = next((p.name for p in own if p.kind is p.VAR_KEYWORD), "")
-        if not options or not _hands_on(constructor, options):
+        call = _call_of_base(constructor, options) if options else None
+        if call is None:
             break
+        certain = call.certain
+        places = call.places
+        settled |= {*(p.name for p in own), *call.names}
     more = {
         name: parameter.replace(kind=parameter.KEYWORD_ONLY)
         for name, parameter in inherited.items()
-        if name not in parameters and parameter.default is not parameter.empty
+        if name not in parameters
+        and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
     }
     last = [name for name, p in parameters.items() if p.kind is p.VAR_KEYWORD]
     ordered = {**{n: p for n, p in parameters.items() if n not in last}, **more}
     return {**ordered, **{name: parameters[name] for name in last}}
 
 
-def _hands_on(constructor: FunctionType, options: str) -> bool:
-    """Return whether a constructor's source calls its base's with `**options`."""
+@dataclass(frozen=True)
+class _CallOfBase:
+    """A constructor's call of its base's constructor with `**options`.
+
+    Attributes:
+        places: The number of arguments by position, without `self`.
+        names: The names of the arguments to which the constructor gives a value.
+        certain: True if the source shows all arguments.
+    """
+
+    places: int
+    names: frozenset[str]
+    certain: bool
+
+
+def _call_of_base(constructor: FunctionType, options: str) -> _CallOfBase | None:
+    """Return the call by which a constructor hands on `**options`; None if its source has none."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(constructor)))
     except (OSError, TypeError, SyntaxError):
-        return False
-    return any(
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "__init__"
-        and any(
-            each.arg is None and isinstance(each.value, ast.Name) and each.value.id == options
-            for each in call.keywords
-        )
-        for call in ast.walk(tree)
-    )
+        return None
+    nodes = [*ast.walk(tree)]
+    for call in nodes:
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Attribute)
+            and call.func.attr == "__init__"
+            and any(
+                each.arg is None and isinstance(each.value, ast.Name) and each.value.id == options
+                for each in call.keywords
+            )
+        ):
+            # `Base.__init__(self, …)` names `self`, and `super().__init__(…)` does not.
+            positional = call.args[0 if isinstance(call.func.value, ast.Call) else 1 :]
+            unpacked = any(isinstance(each, ast.Starred) for each in positional)
+            uses = sum(isinstance(node, ast.Name) and node.id == options for node in nodes)
+            return _CallOfBase(
+                0 if unpacked else len(positional),
+                frozenset(each.arg for each in call.keywords if each.arg is not None),
+                certain=not unpacked and uses == 1,
+            )
+    return None
 
 
 def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
