@@ -45,7 +45,8 @@ class Implementation:
         opt: An optimizer class that shards or synchronises.
         opt_arg: Arguments passed to the optimizer.
         sampler: The sampler, named like `ddp`.
-        sampler_arg: Arguments passed to the sampler.
+        sampler_arg: Arguments passed to the sampler, each `name=value`. A value may be one of the
+            case, such as `WORLD_SIZE`.
         declare: A file of declarations.
     """
 

@@ -336,7 +336,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         "padding": declared.padding,
         "layout": declared.layout,
         "saves": declared.saves,
-        "seeded": any(text == "SEED" for _, text in source["rows"]),
+        "seeded": source["seeded"],
         "chance_free": CHANCE_FREE,
         "batches": ceil(total // case.world_size / case.data.batch_size),
         "call": ", ".join(f"{name}={text}" if name else text for name, text in source["rows"]),

@@ -278,7 +278,9 @@ OPTIONS: dict[str, Option] = {
     ),
     "--sampler-arg": Option(
         "NAME=VALUE",
-        "argument for the sampler's constructor, like --ddp-arg; repeatable",
+        "argument for the sampler's constructor, like --ddp-arg; VALUE may also be RANK, "
+        "WORLD_SIZE, SAMPLES, BATCH_SIZE, SEED, EPOCH, SHUFFLE or DROP_LAST of each case, or a "
+        "calculation such as BATCH_SIZE*WORLD_SIZE; repeatable",
         otherwise="no further argument",
         repeatable=True,
     ),

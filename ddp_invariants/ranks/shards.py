@@ -91,7 +91,7 @@ def _dealt(
             "shards": dealt,
             "again": again,
             "afresh": _afresh(case, make, ranks),
-            "reseeded": _afresh(_reseeded(case), make, ranks) if make.names["seed"] else None,
+            "reseeded": _afresh(_reseeded(case), make, ranks) if make.takes("seed") else None,
             "touched": [name for name in before if before[name] != after[name]],
             **dict.fromkeys(_ON_REQUEST),
         }

@@ -33,6 +33,8 @@ def changed_length(
     before, after = case.data.samples, situation.samples(case)
     if make.source_kind != "dataset" or make.remade_each_epoch or before == after:
         return None
+    if make.takes("samples"):  # The sampler was told the old length.
+        return None
     dataset = _Dataset(before)
     sampler = RankSampler(case, make.called(replaced={make.source: dataset}), rank)
     sampler.set_epoch(case.epochs[0])

@@ -6,7 +6,7 @@ reads its rank from the environment and torch.distributed.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from inspect import Parameter
@@ -22,6 +22,7 @@ from ddp_invariants.implementation.declarations import SamplerDeclarations, decl
 from ddp_invariants.implementation.names import target_of
 from ddp_invariants.implementation.spec import Sampler
 from ddp_invariants.ranks.driving.calling import Calling, leading
+from ddp_invariants.ranks.driving.case_values import SPELLED, CaseValue, case_value_of
 from ddp_invariants.ranks.driving.ddp import Description, defaults
 from ddp_invariants.ranks.driving.imports import (
     Source,
@@ -50,6 +51,7 @@ SIZES = (
     "length",
     "total_size",
     "num_items",
+    "size",
 )
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "world_size": (
@@ -95,21 +97,30 @@ class SamplerMaker:
         self.sampler, option = sampler, f"--sampler {sampler.name}"
         self.make = resolve(sampler.name, "sampler")
         parameters = signature(self.make, option)
-        self.given = values_of(sampler.arguments, parameters, option)
+        given = values_of(sampler.arguments, parameters, option, case_value_of)
+        of_case = {name: each for name, each in given.items() if isinstance(each, CaseValue)}
+        self.given = {name: value for name, value in given.items() if name not in of_case}
         self.parameters, self.calling = parameters, Calling()
         self.node = 0
-        self.names = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
         self.group = first(GROUPS, parameters)
-        self.source, self.source_kind = self._source(parameters, option)
-        known = {name for name in (*self.names.values(), self.source) if name}
-        missing = [
-            name for name in required(parameters.values()) if name not in known | set(self.given)
-        ]
+        self.source, self.source_kind = self._source(parameters, of_case, option)
+        length = of_case.pop(self.source, None)
+        if length is not None and length.plain != "samples":
+            raise LoadError(
+                f"{option}: {self.source} takes the data to shard, or SAMPLES for their number, so "
+                f"it cannot take {length.text}"
+            )
+        self.names = _names(parameters, {*self.given}, of_case)
+        self.calculated = {
+            name: each for name, each in of_case.items() if name not in self.names.values()
+        }
+        missing = [name for name in required(parameters.values()) if name not in self._known]
         if missing:
             raise LoadError(
                 f"{option}: it requires {', '.join(missing)}, for which no value is known; "
                 "give it with "
-                f"--sampler-arg {missing[0]}=VALUE"
+                f"--sampler-arg {missing[0]}=VALUE, where VALUE may be one of the case, such as "
+                "WORLD_SIZE"
             )
         try:
             self.declared = declare(
@@ -124,16 +135,20 @@ class SamplerMaker:
                 f"{', '.join(DATASETS)}, so it "
                 "has no argument for the data to scatter"
             )
-        # A sampler without these arguments asks torch.distributed or the environment.
-        self.asks = self.scatters or (self.names["rank"] is None and "rank" not in self.given)
+        # A sampler without these arguments, or with None, asks torch.distributed or the environment.
+        fixed = any(self.given.get(name) is not None for name in ARGUMENTS["rank"])
+        self.asks = self.scatters or (self.names["rank"] is None and not fixed)
 
     @staticmethod
-    def _source(parameters: dict[str, Any], option: str) -> tuple[str, str]:
+    def _source(
+        parameters: dict[str, Any], of_case: Mapping[str, CaseValue], option: str
+    ) -> tuple[str, str]:
         """Return the parameter that takes the data to shard, and the kind of that data.
 
         Raises:
             LoadError: There is none.
         """
+        sizes = [name for name, value in of_case.items() if value.plain == "samples"]
         for kind, names in (
             ("batches", BATCH_SAMPLERS),
             ("dataset", DATASETS),
@@ -143,21 +158,32 @@ class SamplerMaker:
         ):
             parameter = first(names, parameters)
             if parameter is not None:
-                return parameter, kind
+                return parameter, "size" if parameter in sizes else kind
+        if sizes:
+            return sizes[0], "size"
         raise LoadError(
             f"{option}: it takes none of "
             f"{', '.join((*DATASETS, *BATCH_SAMPLERS, *ITERABLES, *SIZES))}, so it "
-            "has no argument for the data to shard"
+            "has no argument for the data to shard; if another argument takes its length, give it "
+            "with --sampler-arg NAME=SAMPLES"
+        )
+
+    @property
+    def _known(self) -> set[str]:
+        """The names of the arguments that a call gets."""
+        wired = {name for name in self.names.values() if name is not None}
+        return {self.source, *wired, *self.calculated, *self.given}
+
+    def takes(self, value: str) -> bool:
+        """Return whether an argument depends on a value of the case, such as `shuffle`."""
+        return self.names.get(value) is not None or any(
+            value in each.names for each in self.calculated.values()
         )
 
     def describe(self) -> Description:
         """Return what the controller may draw for the sampler, and the lines it prints."""
         # A value that the user fixed is not drawn.
-        lacks = [
-            name
-            for name in ("shuffle", "drop_last")
-            if self.names[name] is None or self.names[name] in self.given
-        ]
+        lacks = [name for name in ("shuffle", "drop_last") if not self.takes(name)]
         lacks += ["given_rank"] if self.asks else []
         # Impossible for a sampler of indices: such a sampler runs in the process that has the workers.
         claimed = self.source_kind == "items" and "workers" in self.declared.supports
@@ -171,17 +197,17 @@ class SamplerMaker:
         }[self.source_kind]
         lacks += [] if "elastic" in self.declared.supports else ["elastic"]
         how = "data, in a group of all ranks," if self.scatters else how
-        lines = [
-            f"{how} as {self.source!r}",
-            "rank and world size from torch.distributed and the environment"
-            if self.asks
-            else f"rank as {self.names['rank']!r}",
-        ]
+        lines = [f"{how} as {self.source!r}"]
+        if self.asks:
+            lines += ["rank and world size from torch.distributed and the environment"]
+        elif self.names["rank"] is not None:
+            lines += [f"rank as {self.names['rank']!r}"]
         lines += [
             f"{ours.replace('_', ' ')} as {theirs!r}"
             for ours, theirs in self.names.items()
             if theirs and ours != "rank"
         ]
+        lines += [f"{value.text} as {name!r}" for name, value in self.calculated.items()]
         return Description(
             str(self.sampler),
             target_of(self.sampler.name, "sampler"),
@@ -210,30 +236,29 @@ class SamplerMaker:
             "sampler": "SequentialSampler(range(SAMPLES))",
             "size": "SAMPLES",
         }.get(self.source_kind, "range(SAMPLES)")
-        expressions = {
-            "world_size": "world_size",
-            "rank": "rank",
-            "shuffle": "SHUFFLE",
-            "seed": "SEED",
-            "drop_last": "DROP_LAST",
-            "batch_size": "BATCH_SIZE",
-            "epoch": "epoch",
-            "consumed": "0",
-        }
+        expressions = {**SPELLED, "consumed": "0"}
         rows = [[self.source, dealt]]
         rows += [
             [argument, expressions[value]]
             for value, argument in self.names.items()
-            if argument is not None and argument not in self.given
+            if argument is not None
         ]
+        rows += [[name, value.spelled] for name, value in self.calculated.items()]
         rows += [
-            [name, spelled(text)] for name, text in self.sampler.arguments if name != self.source
+            [name, spelled(text)]
+            for name, text in self.sampler.arguments
+            if name in self.given and name != self.source
         ]
         by_name = self.parameters.items()
         unnamed = [name for name, given in by_name if given.kind is Parameter.POSITIONAL_ONLY]
         rows.sort(key=lambda row: unnamed.index(row[0]) if row[0] in unnamed else len(unnamed))
         rows = [["" if name in unnamed else name, text] for name, text in rows]
-        return {"rows": rows, "asks": self.asks, "remade": self.remade_each_epoch}
+        return {
+            "rows": rows,
+            "asks": self.asks,
+            "remade": self.remade_each_epoch,
+            "seeded": self.takes("seed"),
+        }
 
     def surroundings(self, rank: int, world_size: int) -> AbstractContextManager[object]:
         """Set up the rank's environment, for a sampler that reads its rank from it.
@@ -272,6 +297,7 @@ class SamplerMaker:
         Raises whatever the implementation raises.
         """
         values = {
+            "samples": samples,
             "world_size": world_size,
             "rank": rank,
             "shuffle": shuffle,
@@ -284,6 +310,7 @@ class SamplerMaker:
         arguments = {
             argument: values[name] for name, argument in self.names.items() if argument is not None
         }
+        arguments |= {name: value.of(values) for name, value in self.calculated.items()}
         dealt = self._dealt(samples, rank, batch_size, drop_last=drop_last)
         made = self.calling.call(
             self.make, {self.source: dealt, **arguments, **self.given}, self.parameters
@@ -314,7 +341,6 @@ class SamplerMaker:
             argument: self.parameters[argument].default
             for argument in arguments
             if argument in self.parameters
-            and argument not in self.given
             and self.parameters[argument].default is not Parameter.empty
         }
 
@@ -339,8 +365,7 @@ class SamplerMaker:
     @property
     def by_position(self) -> bool:
         """True if the signature takes several of our values by position."""
-        known = {*self.names.values(), self.source, *self.given}
-        return len(leading(self.parameters, known)) > 1
+        return len(leading(self.parameters, self._known)) > 1
 
     def called(self, *, asks: bool = False, node: int = 0, **calling: Any) -> "SamplerMaker":
         """Return a maker of the same sampler that gives its arguments in another way.
@@ -358,7 +383,27 @@ class SamplerMaker:
     @property
     def remade_each_epoch(self) -> bool:
         """True if the epoch is an argument, not a call."""
-        return self.names["epoch"] is not None
+        return self.takes("epoch")
+
+
+def _names(
+    parameters: Mapping[str, Parameter], fixed: Collection[str], of_case: Mapping[str, CaseValue]
+) -> dict[str, str | None]:
+    """Return the argument that takes each value a sampler needs; None for a value without one.
+
+    Args:
+        parameters: The sampler's parameters.
+        fixed: The arguments to which a user gave a value for all cases.
+        of_case: The arguments to which a user gave a value of the case.
+    """
+    usual = {ours: first(theirs, parameters) for ours, theirs in ARGUMENTS.items()}
+    names = {
+        ours: None if name in fixed or name in of_case else name for ours, name in usual.items()
+    }
+    for name, value in of_case.items():
+        if value.plain in names and names[value.plain] is None:
+            names[value.plain] = name
+    return names
 
 
 @contextmanager

@@ -22,9 +22,18 @@ _IN_A_FILE = re.compile(r".+\.py:[A-Za-z_][\w.]*")
 
 
 def values_of(
-    given: Arguments, parameters: Mapping[str, inspect.Parameter], option: str
+    given: Arguments,
+    parameters: Mapping[str, inspect.Parameter],
+    option: str,
+    parse: Callable[[str], Any] | None = None,
 ) -> dict[str, Any]:
     """Parse arguments given as text; see [Note: values].
+
+    Args:
+        given: The arguments.
+        parameters: The parameters of the callable that takes them.
+        option: The option that names the callable, for an error.
+        parse: The function that parses each text; None for `value_of`.
 
     Raises:
         LoadError: The callable does not take one of them, or a text names what does not exist.
@@ -37,7 +46,7 @@ def values_of(
             hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(parameters)}"
             raise LoadError(f"{option}: it takes no argument {name!r}; {hint}")
         try:
-            values[name] = value_of(text)
+            values[name] = (parse or value_of)(text)
         except LoadError as error:
             raise LoadError(
                 f"{option}: {name}={text}: {error}; if text is meant, quote it: {name}={text!r}"
