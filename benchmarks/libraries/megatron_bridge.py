@@ -1,4 +1,4 @@
-"""The batch samplers of Megatron Bridge, which skip the samples that were consumed before."""
+"""The batch sampler of Megatron Bridge that shuffles and skips the samples consumed before."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,45 +6,6 @@ from typing import Any
 from bare import load
 
 SAMPLERS = "megatron.bridge.data.samplers"
-
-
-def sequential(
-    total_samples: int,
-    world_size: int,
-    rank: int,
-    *,
-    micro_batch_size: int,
-    drop_last: bool,
-) -> Any:
-    """Return the batch sampler that yields the samples in order."""
-    return load(SAMPLERS).MegatronPretrainingSampler(
-        total_samples=total_samples,
-        consumed_samples=0,
-        micro_batch_size=micro_batch_size,
-        data_parallel_rank=rank,
-        data_parallel_size=world_size,
-        drop_last=drop_last,
-    )
-
-
-def batches(
-    total_samples: int,
-    world_size: int,
-    rank: int,
-    *,
-    micro_batch_size: int,
-    drop_last: bool,
-) -> Any:
-    """Return the batch sampler that yields a rank's part of each global batch at once."""
-    return load(SAMPLERS).MegatronPretrainingBatchSampler(
-        total_samples=total_samples,
-        consumed_samples=0,
-        micro_batch_size=micro_batch_size,
-        global_batch_size=micro_batch_size * world_size,
-        data_parallel_rank=rank,
-        data_parallel_size=world_size,
-        drop_last=drop_last,
-    )
 
 
 class Shuffled:
