@@ -1,7 +1,7 @@
 """Samplers of MONAI that need more than a dataset."""
 
 import importlib
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -11,7 +11,12 @@ preload("monai.data")
 
 
 class Weighted:
-    """Indices drawn by weight, from a generator that is seeded anew for each iteration."""
+    """Indices drawn by weight, from a generator that is seeded anew for each iteration.
+
+    A dataset that grows would need further weights.
+    """
+
+    declares: ClassVar[dict[str, object]] = {"unsupported": ["changed_length"]}
 
     def __init__(
         self, dataset: Any, num_replicas: int, rank: int, seed: int, *, drop_last: bool

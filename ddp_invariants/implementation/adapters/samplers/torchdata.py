@@ -3,6 +3,8 @@
 import importlib
 from typing import Any
 
+import torch
+
 from ddp_invariants.implementation.adapters import preload
 
 preload("torchdata.stateful_dataloader.sampler")
@@ -27,7 +29,11 @@ class Loader:
             dataset, num_replicas, rank, shuffle, seed, drop_last
         )
         self.loader = library.StatefulDataLoader(
-            dataset, batch_size=batch_size, sampler=self.indices
+            dataset,
+            batch_size=batch_size,
+            sampler=self.indices,
+            # Without a generator, each iteration draws the workers' seed from torch's global one.
+            generator=torch.Generator(),
         )
 
     def __len__(self) -> int:

@@ -8,11 +8,11 @@ from ddp_invariants.implementation.adapters import preload
 preload("webdataset")
 
 
-def pipeline(dataset: Any) -> Any:
+def pipeline(iterable: Any) -> Any:
     """Split the names of shards, which are numbers here, as in webdataset's documentation."""
     library: Any = importlib.import_module("webdataset")
     return library.DataPipeline(
-        library.SimpleShardList([str(index) for index in range(len(dataset))]),
+        library.SimpleShardList([str(index) for index in iterable]),
         library.split_by_node,
         library.split_by_worker,
     )
