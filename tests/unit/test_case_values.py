@@ -176,6 +176,18 @@ def test_the_description_says_which_argument_takes_what(tmp_path: Path) -> None:
     ]
 
 
+def test_an_argument_with_a_usual_name_may_be_another_thing(tmp_path: Path) -> None:
+    """The argument that a user gives the number of samples comes before a usual name for it."""
+    path = tmp_path / "sized.py"
+    path.write_text(
+        "def sized(count, size, rank, world_size):\n    return range(rank, count, world_size)"
+    )
+    make = SamplerMaker(Sampler(f"{path}:sized", (("count", "SAMPLES"), ("size", "224"))))
+    assert make.source == "count"
+    assert ["size", "224"] in make.describe().source["rows"]
+    assert SamplerMaker(Sampler(f"{path}:sized", (("count", "3"),))).source == "size"
+
+
 def test_a_calculation_with_the_epoch_makes_the_sampler_anew(tmp_path: Path) -> None:
     """The suite calls no `set_epoch` for an argument that depends on the epoch."""
     make = odd(tmp_path, *GIVEN, ("first", "EPOCH*WORLD_SIZE"))

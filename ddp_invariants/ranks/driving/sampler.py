@@ -154,7 +154,7 @@ class SamplerMaker:
             ("dataset", DATASETS),
             ("sampler", INNER_SAMPLERS),
             ("items", ITERABLES),
-            ("size", SIZES),
+            ("size", (*sizes, *SIZES)),
         ):
             parameter = first(names, parameters)
             if parameter is not None:
