@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.cases.program import Poison
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.errors import HarnessError
+from ddp_invariants.errors import CaseError, HarnessError
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import (
@@ -79,15 +80,17 @@ class Asked(NamedTuple):
 def _shared(case: Case, scope: Scope) -> Iterator[Case]:
     """Yield a case of one rank as cases of two ranks, which tell best what is wrong in both.
 
-    An overflow in one rank becomes a value that is not finite in one rank of two.
+    An overflow in one rank becomes a value that is not finite in one rank of two. A case that cannot
+    be so, because of a situation in it, is not yielded.
     """
     if isinstance(case, TrainingCase) and case.world_size == 1:
-        shared = replace(
-            case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))
-        )
-        yield shared
-        if case.accumulation == 1 and scope.has("nonfinite"):
-            yield replace(shared, log2_scale=0).with_situation(Poisoned(Poison(0, 0)))
+        with suppress(CaseError):
+            shared = replace(
+                case, world_size=2, data=replace(case.data, samples=max(2, case.data.samples))
+            )
+            yield shared
+            if case.accumulation == 1 and scope.has("nonfinite"):
+                yield replace(shared, log2_scale=0).with_situation(Poisoned(Poison(0, 0)))
 
 
 class Search:

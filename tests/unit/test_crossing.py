@@ -1,6 +1,7 @@
 """Tests of crossed cases: what is added is there, and nothing that was drawn is lost."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -10,8 +11,9 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
 from ddp_invariants.search.crossing import CROSSED, crossed
-from ddp_invariants.search.search import weight
+from ddp_invariants.search.search import _shared, weight
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.poison import Poisoned
@@ -50,6 +52,22 @@ def test_most_capabilities_can_be_added_to_most_cases() -> None:
 
     cross()
     assert added > tried * 0.6
+
+
+def test_a_case_of_one_rank_is_told_with_two_ranks_where_that_is_possible() -> None:
+    """Situations that allow no second rank, or no infinite gradient, lose no violation."""
+    shared = dict.fromkeys(TRAINING, 0)
+    for name, capability in TRAINING.items():
+        try:
+            alone = replace(capability.probe, world_size=1)
+        except CaseError:
+            continue
+        for case in _shared(alone, SCOPE):
+            assert isinstance(case, TrainingCase)
+            assert case.world_size == 2
+            shared[name] += 1
+    assert shared["penalty"] == 1
+    assert shared["sgd"] == 2
 
 
 def test_an_infinite_gradient_meets_float16() -> None:
