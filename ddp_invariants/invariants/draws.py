@@ -89,6 +89,7 @@ class ShardDraws:
         worked: Workers of a DataLoader that iterate the sampler, in every case.
         scaled: Long datasets and many ranks in a few cases.
         asked: A program that asks in another way, in most cases.
+        few: One to three ranks, and batches of one sample, in every other case.
     """
 
     least_samples: int = 0
@@ -97,6 +98,7 @@ class ShardDraws:
     worked: bool = False
     scaled: bool = False
     asked: bool = False
+    few: bool = False
 
     @property
     def options(self) -> dict[str, Any]:

@@ -249,7 +249,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     needs=("shuffle", "no shuffle"),
     source=SOURCE,
     applies="capability",
-    draws=ShardDraws(least_samples=CHANCE_FREE),
+    draws=ShardDraws(least_samples=CHANCE_FREE, few=True),
     excluded=(lacks("cannot shuffle", "shuffle"), ENDLESS),
     after="MEM-1",
     script=Script(checks=("epochs",)),

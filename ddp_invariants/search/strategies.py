@@ -25,7 +25,7 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
-from ddp_invariants.search.crossing import CROSSED, crossed
+from ddp_invariants.search.crossing import ADDITIONS, crossed
 from ddp_invariants.search.lasting import lasting
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
@@ -152,8 +152,9 @@ _MANY = 4
 """Ranks that a rule must ask for to get larger worlds, too."""
 _LARGER = (0,) * 86 + (5, 6, 8, 7) * 3 + (16, 9)
 """Larger worlds in place of the drawn size: one in eight has 5 to 8 ranks, one in fifty more."""
-_ADDITIONS = st.sampled_from(("",) * (4 * len(CROSSED)) + CROSSED)
-"""A capability that one case in five has besides all that is drawn."""
+_ADDED = st.sampled_from((0, 1, 2, 3, 2, 4))
+"""The numbers of capabilities that are added to what a case has, so that many pairs of them meet."""
+_ADDITIONS = st.sampled_from(ADDITIONS)
 _LASTING = st.sampled_from((0,) * 96 + (1, 2, 3, 4))
 """The number by which one case in twenty-five lasts; 0 for the others."""
 _OUTSIDE = (0,) * 14 + (1, 2)
@@ -217,8 +218,8 @@ def training_cases(
         # Parameters that just fill a bucket expose a slightly smaller capacity, as MB for MiB.
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
     case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
-    addition = draw(_ADDITIONS)
-    case = crossed(case, addition, scope) if addition else case
+    for _ in range(draw(_ADDED)):
+        case = crossed(case, draw(_ADDITIONS), scope)
     number = draw(_LASTING)
     case = lasting(case, number) if number else case
     # A rule about capacities judges no case without one.
@@ -323,6 +324,7 @@ def shard_cases(
     worked: bool = False,
     scaled: bool = False,
     asked: bool = False,
+    few: bool = False,
 ) -> ShardCase:
     """Draw cases of samplers: every dataset length from 0 to 3W and beyond, one to three epochs.
 
@@ -335,10 +337,13 @@ def shard_cases(
         worked: Always have workers of a DataLoader iterate the sampler.
         scaled: Have long datasets and many ranks in a few cases.
         asked: Have a program ask in another way in most cases.
+        few: Have one to three ranks, and batches of one sample, in every other case.
     """
     # A rank of a sampler needs no process, so a case may have twice as many ranks.
     world_size = draw(st.integers(1, 2 * scope.max_world_size))
     drop_last, size = draw(_ONE_IN_FOUR), draw(_BATCHES)
+    if few and draw(_COINS):
+        world_size, size = 1 + (world_size - 1) % 3, 1
     if scaled:
         least_samples, world_size = _scaled(draw, least_samples, world_size)
     least_samples = max(least_samples, draw(_LONGER))

@@ -34,7 +34,7 @@ from ddp_invariants.situations.asking import WAYS
 
 BLOCK = 16
 """Cases of a block from the rules that have drawn least; twice as many others aim at features."""
-_ADDED = 3
+_ADDED = 6
 """Capabilities that are added to a case that aims at a feature."""
 _LASTS = 3
 """The blocks of which one has cases that last."""
@@ -78,7 +78,8 @@ class Plan:
     Attributes:
         met: The number of cases so far that have each feature.
         drawn: The number of cases so far that each rule has drawn.
-        pairs: The number of cases so far that have each pair of features, by their sorted names.
+        pairs: The number of cases so far that have each pair of features, by their sorted names, or
+            that were to have it and cannot.
     """
 
     def __init__(self, rules: Iterable[str], scope: Scope) -> None:
@@ -93,7 +94,7 @@ class Plan:
         self.pairs = Counter[tuple[str, str]]()
         self._all = tuple(self.features)
         self._sources: dict[str, dict[str, None]] = {}
-        self._blocks = 0
+        self._blocks, self._aims = 0, frozenset[str]()
 
     def add(self, asked: Asked) -> None:
         """Count a case."""
@@ -104,7 +105,9 @@ class Plan:
             # A case of another rule may have the feature by an addition.
             if asked.rule in feature.rules:
                 self._sources.setdefault(feature.name, {})[asked.rule] = None
-        self.pairs.update(combinations(sorted(feature.name for feature in present), 2))
+        had = {feature.name for feature in present}
+        pairs = {*combinations(sorted(had), 2), *combinations(sorted(self._aims), 2)}
+        self.pairs.update(pairs)
 
     def blocks(self, left: Callable[[], int]) -> Iterator[Block]:
         """Yield the next cases as long as some are left.
@@ -114,8 +117,11 @@ class Plan:
         """
         while left():
             before = left()
-            yield from self._of_rules(min(BLOCK, before) if self._wanting() else before)
-            yield from self._of_features(left)
+            if self._wanting():
+                yield from self._of_rules(left)
+                yield from self._of_features(left)
+            else:
+                yield self._block("rules", self._asked(self.rules, lambda _: True), before)
             if left() == before:
                 return  # All possible cases have been drawn.
 
@@ -138,12 +144,11 @@ class Plan:
         wanting = [feature for feature in self.features if self.met[feature.name] < ENOUGH]
         return sorted(wanting, key=lambda feature: self.met[feature.name])
 
-    def _of_rules(self, cases: int) -> Iterator[Block]:
-        """Yield a block of cases of the rules that have drawn least."""
-        least = sorted(self.rules, key=self.drawn.__getitem__)
-        if least:
-            chosen = least[:BLOCK] if cases <= BLOCK else least
-            yield Block(self._name("rules"), self._asked(chosen, lambda _: True), cases)
+    def _of_rules(self, left: Callable[[], int]) -> Iterator[Block]:
+        """Yield a case of each of the rules that have drawn least."""
+        for rule in sorted(self.rules, key=self.drawn.__getitem__)[:BLOCK]:
+            if left():
+                yield self._block(rule, self._asked([rule], lambda _: True), 1)
 
     def _focused(self, feature: Feature, cases: int) -> Block:
         """Return a block of cases that all have a feature."""
@@ -155,24 +160,26 @@ class Plan:
             asked = self._large(feature)
         else:
             asked = self._asked(rules, partial(_has, feature))
-        return Block(self._name(feature.name), self._crossed(asked, feature), cases)
-
-    def _crossed(self, asked: SearchStrategy[Asked], feature: Feature) -> SearchStrategy[Asked]:
-        """Return a strategy for cases that also have what a feature has met least."""
         names = [feature.name]
         for _ in range(_ADDED):
             offered = [name for name in CROSSED if self.scope.has(name) and name not in names]
             if offered:
                 names.append(min(offered, key=partial(self._times_met, tuple(names))))
+        return self._block(feature.name, self._crossed(asked, feature, names[1:]), cases, names)
 
+    def _crossed(
+        self, asked: SearchStrategy[Asked], feature: Feature, added: list[str]
+    ) -> SearchStrategy[Asked]:
+        """Return a strategy for cases of a feature that also have some capabilities."""
         number = self._blocks // _LASTS if self._blocks % _LASTS == 0 else None
 
         def with_additions(drawn: Asked) -> Asked:
             case = drawn.case
             if not isinstance(case, TrainingCase):
                 return drawn
-            for name in names[1:]:
-                case = crossed(case, name, self.scope)
+            for name in added:
+                joint = crossed(case, name, self.scope)
+                case = joint if feature.present(joint) else case
             if number is not None:
                 # A layer that is used late replaces other unused layers, at which a block may aim.
                 longer = (lasting(case, chosen) for chosen in (number, number - number % 2))
@@ -217,9 +224,13 @@ class Plan:
 
         return asked()
 
-    def _name(self, about: str) -> str:
+    def _block(
+        self, about: str, asked: SearchStrategy[Asked], cases: int, aims: Iterable[str] = ()
+    ) -> Block:
+        """Return the next block, whose cases are to have some features at once."""
         self._blocks += 1
-        return f"survey/{self._blocks}/{about}"
+        self._aims = frozenset(aims)
+        return Block(f"survey/{self._blocks}/{about}", asked, cases)
 
 
 def _has(feature: Feature, case: Case) -> bool:
