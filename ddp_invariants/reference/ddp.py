@@ -77,6 +77,7 @@ class DistributedDataParallel(nn.Module):
         self._reducing = False
         self._buckets: list[Bucket] = []
         self._hooks: list[Any] = []
+        self._leaf_hooks: list[Any] = []
         if not self._trainable():
             raise ValueError(
                 "the module has no parameter that requires a gradient: "
@@ -158,18 +159,15 @@ class DistributedDataParallel(nn.Module):
             handle.remove()
         # Hooks live in C++, where Python's garbage collector sees no cycles. A hook that held the
         # wrapper would keep it alive for ever.
-        wrapper = weakref.ref(self)
-        self._hooks = [
-            p.register_post_accumulate_grad_hook(partial(_gradient_ready, wrapper))
-            for p in trainable
-        ]
+        ready = partial(_call, weakref.WeakMethod(self._gradient_ready))
+        self._hooks = [p.register_post_accumulate_grad_hook(ready) for p in trainable]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of a copy, without buckets and hooks.
 
         A copy plans for its own parameters when it first runs.
         """
-        return {**self.__dict__, "_buckets": [], "_hooks": []}
+        return {**self.__dict__, "_buckets": [], "_hooks": [], "_leaf_hooks": []}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy that reduces the gradients of its own parameters."""
@@ -197,6 +195,7 @@ class DistributedDataParallel(nn.Module):
         if syncing and self.training and self.broadcast_buffers:
             self._broadcast_state(self.module.buffers())
         result = self.module(*args, **kwargs)
+        self._unhook_leaves()
         if syncing:
             tensors = list(_tensors(result))
             if not tensors:
@@ -206,9 +205,23 @@ class DistributedDataParallel(nn.Module):
                     "dicts or dataclasses of them"
                 )
             for tensor in tensors:
-                if tensor.requires_grad:
+                if not tensor.requires_grad:
+                    continue
+                if tensor.is_leaf:
+                    begins = partial(_call, weakref.WeakMethod(self._backward_begins))
+                    self._leaf_hooks.append(tensor.register_hook(begins))
+                else:
                     tensor.register_hook(self._backward_begins)
         return result
+
+    def _unhook_leaves(self) -> None:
+        """Remove the hooks on results that outlive their forward, such as a parameter.
+
+        A later backward inside `no_sync` would run them.
+        """
+        for handle in self._leaf_hooks:
+            handle.remove()
+        self._leaf_hooks = []
 
     def _backward_begins(self, _gradient: Tensor) -> None:
         """Open a reduction.
@@ -284,6 +297,7 @@ class DistributedDataParallel(nn.Module):
         for bucket in self._buckets:
             self._wait(bucket)
         self._reducing = False
+        self._unhook_leaves()
 
     def _wait(self, bucket: Bucket) -> None:
         assert bucket.work is not None
@@ -323,13 +337,11 @@ class DistributedDataParallel(nn.Module):
             self._no_sync_depth -= 1
 
 
-def _gradient_ready(
-    wrapper: "weakref.ref[DistributedDataParallel]", parameter: nn.Parameter
-) -> None:
-    """Call the wrapper's hook, unless the wrapper is gone; every parameter has this hook."""
-    alive = wrapper()
+def _call(method: "weakref.WeakMethod[Any]", tensor: Tensor) -> None:
+    """Call a wrapper's method, unless the wrapper is gone: a hook on a tensor that may outlive it."""
+    alive = method()
     if alive is not None:
-        alive._gradient_ready(parameter)
+        alive(tensor)
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:
