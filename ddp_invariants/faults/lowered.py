@@ -125,3 +125,18 @@ class LowersWhatItSends(RoundsToBfloat16):
             super()._launch(bucket)
         else:
             Reference._launch(self, bucket)
+
+
+class WeightsByAProduct(Reference):
+    """Sums are weighted by a product of matrices, which is in bfloat16 if the backward runs under
+    autocast, too (no public incident found).
+
+    GRAD-2: rounded to bfloat16.
+    """
+
+    def _wait(self, bucket: Bucket) -> None:
+        super()._wait(bucket)
+        assert bucket.flat is not None
+        if bucket.flat.dtype == torch.float32:
+            weight = torch.ones(1, 1, device=bucket.flat.device)
+            bucket.flat = torch.mm(weight, bucket.flat[None]).float()[0]

@@ -3,6 +3,7 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -16,11 +17,16 @@ from ddp_invariants.situations.draft import Draft
 
 @dataclass(frozen=True)
 class Autocast(Situation):
-    """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` names the dtype of each layer."""
+    """Forwards under `torch.autocast` to bfloat16. `Layer.lowered` names the dtype of each layer.
+
+    Attributes:
+        backward: True if backwards run under it, too, as in many scripts.
+    """
 
     options: ClassVar[dict[str, Any]] = {"autocast": 0}
     moment: ClassVar[str] = "forwards"
 
+    backward: bool = False
     kind: Literal["autocast"] = "autocast"
 
     def check(self, case: TrainingCase) -> None:
@@ -32,6 +38,21 @@ class Autocast(Situation):
             "false if a layer is an attention: in bfloat16 its error has no useful bound",
         )
 
+    @property
+    def words(self) -> str:
+        """The passes under autocast."""
+        return "autocast=forward+backward" if self.backward else "autocast=forward"
+
+    def simpler(self) -> Iterator["Autocast"]:
+        """Yield autocast of forwards alone."""
+        if self.backward:
+            yield Autocast()
+
+    def unscripted(self, case: TrainingCase) -> str:
+        """Return why no script can show a backward under autocast."""
+        del case
+        return "backwards run under autocast" if self.backward else ""
+
     def scripted_forward(self, line: str) -> list[str]:
         """Return a script's line with a forward, as it runs under autocast."""
         return ['with torch.autocast("cpu", torch.bfloat16):', f"    {line}"]
@@ -41,18 +62,23 @@ class Autocast(Situation):
         """Draw autocast in one of `autocast` cases, an option; in no case if the option is 0."""
         one_in = draft.wanted["autocast"]
         if one_in and draft.one_in(one_in) and judgeable(draft.model):
-            draft.add(cls())
+            draft.add(cls(backward=draft.one_in(4)))
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return how forwards run, as a coverage table counts it."""
-        return {"forwards": "under autocast" if case.autocast else "in their own dtypes"}
+        found = case.get(cls)
+        if found is None:
+            return {"forwards": "in their own dtypes"}
+        return {"forwards": "under autocast, and backwards" if found.backward else "under autocast"}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to run forwards under autocast."""
         probe = replace(BASE, values="real", steps=3, situations=(cls(),))
-        return {"autocast": of_situation(cls, probe, "a forward under autocast", after="scaler")}
+        capability = of_situation(cls, probe, "a forward under autocast", after="scaler")
+        varieties = {"and backwards": lambda case: (case.get(cls) or cls()).backward}
+        return {"autocast": replace(capability, varieties=varieties)}
 
 
 def judgeable(model: Model) -> bool:

@@ -86,3 +86,21 @@ def test_only_what_autocast_lowers_several_times_is_recast() -> None:
     table = Model(4, (Layer("embedding"), Layer("linear", 4, tied=0)))
     wide = Model(4, (Layer("linear", 4, dtype="float64", twice=True),))
     assert replace(TIED, model=table).recast == replace(TIED, model=wide).recast == frozenset()
+
+
+@pytest.mark.parametrize(
+    "ddp", ["reference", "torch", "ddp_invariants.faults.lowered:EntersItAgain"]
+)
+def test_a_backward_under_autocast_changes_no_gradient(make_trial: TrialMaker, ddp: str) -> None:
+    """Autograd computes each gradient in the dtype of its forward."""
+    case = TIED.with_situation(Autocast(backward=True))
+    findings = make_trial(ddp=ddp, scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert findings["GRAD-2"].compared
+
+
+def test_a_reduction_that_autocast_lowers_is_seen(make_trial: TrialMaker) -> None:
+    """It shows only if the backward, which ends with the reduction, runs under autocast."""
+    trial = make_trial(ddp="ddp_invariants.faults.lowered:WeightsByAProduct", scope=Scope())
+    assert trial.findings(TIED)["GRAD-2"].failure is None
+    assert trial.findings(TIED.with_situation(Autocast(backward=True)))["GRAD-2"].failure
