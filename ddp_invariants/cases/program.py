@@ -336,7 +336,8 @@ class BetweenSteps(Strict):
             makes a new optimizer. `reload` saves the model and its optimizer, and loads both into
             new ones that start from other values. `buffers` writes to the buffers in place,
             the same on every rank, as a program does that resets running statistics.
-        step: The step that follows the action, from the second step on.
+        step: The step that follows the action, from the second step on. An evaluation may come
+            before the first step, too.
         layer: The layer that is frozen or trained from now on.
     """
 
@@ -346,6 +347,11 @@ class BetweenSteps(Strict):
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, BetweenStepsKind)
+
+    @property
+    def evaluates(self) -> bool:
+        """True if the action is a forward without a backward."""
+        return self.kind in ("evaluation", "evaluation with gradients", "inference", "forward only")
 
     @property
     def clears(self) -> bool:

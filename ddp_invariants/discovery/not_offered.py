@@ -17,6 +17,9 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
         lacking |= {"unused", "freeze", "unfreeze"}
         # Only the oracle could check such a step, and it computes no second derivatives.
         lacking |= {"penalty"}
+    if declared.zero == 3:
+        # The module's parameters exist within a forward only.
+        lacking |= {"parameter_outputs"}
     if declared.reduction == "sum":
         # A gradient left from the last sum may be summed again or not, depending on the hooks. No
         # declaration says which is meant.

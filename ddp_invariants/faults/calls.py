@@ -372,3 +372,38 @@ class LogsTheLossInPlace(_Reference):
             dist.all_reduce(logged, group=self.group)
             logged.div_(self.world_size)
         return result
+
+
+class DropsWhatIsNone(_Reference):
+    """Arguments that are given as None by name do not reach the module, as if None were every
+    default (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        return super().forward(*args, **given)
+
+
+class RecordsInTrainingAlone(_Reference):
+    """The mode decides if autograd records a forward, so that an evaluation has no gradients (no
+    public incident found).
+
+    CALL-1: without autograd.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
+            return super().forward(*args, **kwargs)
+
+
+class HooksOnResultsStay(_Reference):
+    """The hooks on results are never removed, so that a result that lives on, as a parameter does,
+    starts a reduction within `no_sync`, too (no public incident found).
+
+    GRAD-8.
+    """
+
+    def _unhook_leaves(self) -> None:
+        self._leaf_hooks = []

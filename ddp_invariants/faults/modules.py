@@ -72,6 +72,19 @@ class CallsForward(_Reference):
                 each.update(before)
 
 
+class EvaluatesPastHooks(_Reference):
+    """An evaluation calls the module's forward directly, past its hooks, to save time (no public
+    incident found).
+
+    MOD-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training or torch.is_grad_enabled():
+            return super().forward(*args, **kwargs)
+        return self.module.forward(*args, **kwargs)
+
+
 class LooksFirst(_Reference):
     """The wrapper runs each forward once without gradients, to see its result
     (no public incident found).

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -156,3 +157,29 @@ class SumsWhatIsMasked(Reference):
                 flat.mul_(int(dist.get_rank(self.group) == 0))
                 _SUM(flat, group=self.group)
                 tensor.copy_(flat)
+
+
+class StartsWithTheFirstForward(Reference):
+    """The first forward sends the start if autograd records it; after an evaluation nothing is sent
+    (no public incident found).
+
+    INIT-1: never broadcast; or INIT-2: never broadcast.
+    """
+
+    declares: ClassVar[dict[str, str]] = {"init": "first_forward"}
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        self._started = False
+        super().__init__(module, process_group)
+        self._started = True
+        self._begun = False
+
+    def _broadcast_state(self, tensors: Iterable[Tensor]) -> None:
+        if self._started:
+            super()._broadcast_state(tensors)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._begun and torch.is_grad_enabled():
+            self._broadcast_state([*self.module.parameters(), *self.module.buffers()])
+        self._begun = True
+        return super().forward(*args, **kwargs)

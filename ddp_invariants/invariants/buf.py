@@ -33,7 +33,7 @@ WRITTEN = "buffers written to between steps"
     needs=(TWO_RANKS, MOVED),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(least_steps=2, buffers=True),
+    draws=Draws(least_steps=2, buffers=True, evaluations=True),
     excluded=(NO_BUFFERS, lacks("leaves each rank its own buffers", "equal_buffers")),
     after="INIT-4",
     script=_FROM_INSIDE,

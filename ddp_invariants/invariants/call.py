@@ -25,7 +25,7 @@ _SCRIPT = Script(beyond=CallShape.beyond_scripts)
     source="torch.nn.Module: a module that wraps another takes its place in a program; "
     "torch's documentation of DistributedDataParallel, forward",
     applies="capability",
-    draws=Draws(world_sizes=ANY_WORLD, least_steps=2, call_shapes=("all",)),
+    draws=Draws(world_sizes=ANY_WORLD, least_steps=2, call_shapes=("all",), evaluations=True),
     excluded=(BY_ITSELF, lacks("takes and returns single tensors only", *FORMS)),
     after="RNG-1",
     costs=2,

@@ -20,7 +20,7 @@ from ddp_invariants.situations.module_use import (
 )
 
 _SOURCE = "torch.nn.Module in torch's documentation: hooks, names, modes and copies of a module"
-_DRAWS = Draws(least_steps=2, module_uses=True)
+_DRAWS = Draws(least_steps=2, module_uses=True, evaluations=True)
 _SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
 
 

@@ -15,7 +15,6 @@ _SOURCE = (
     "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict"
 )
 
-_FORWARDS = ("evaluation", "evaluation with gradients", "inference", "forward only")
 RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
 _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "updated", "restored"),
@@ -93,9 +92,7 @@ def _repeats(prefix: str) -> bool:
 def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Compare the loaded values with those that the previous step left."""
     view.every_rank("restored", step)
-    forwards = any(
-        action.step == step and action.kind in _FORWARDS for action in view.case.between_steps
-    )
+    forwards = any(action.step == step and action.evaluates for action in view.case.between_steps)
     for kind, left, loaded in _KEPT:
         # An extra forward moves or broadcasts the buffers before they are saved.
         if left == "left buffers" and forwards:

@@ -32,6 +32,16 @@ _HARMLESS: tuple[BetweenStepsKind, ...] = (
 Others change the parameters or the wrapper, which may repair what an earlier action has broken.
 """
 
+_EVALUATIONS: tuple[BetweenStepsKind, ...] = (
+    "evaluation",
+    "evaluation with gradients",
+    "inference",
+)
+"""The actions that may come before the first step, too.
+
+A forward in training mode moves buffers, which are judged as they are when training starts.
+"""
+
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
     "inference": "inference_mode",
@@ -51,7 +61,11 @@ class Actions(Situation):
     """
 
     beyond_scripts: ClassVar[str] = "something happens between steps"
-    options: ClassVar[dict[str, Any]] = {"between_steps": (), "written": False}
+    options: ClassVar[dict[str, Any]] = {
+        "between_steps": (),
+        "written": False,
+        "evaluations": False,
+    }
     moment: ClassVar[str] = "program"
     part: ClassVar[type] = BetweenSteps
 
@@ -83,7 +97,7 @@ class Actions(Situation):
         return Actions((*self.actions, *other.actions))
 
     def simpler(self) -> Iterator["Actions"]:
-        """Yield fewer actions, and actions before the first possible step."""
+        """Yield fewer actions, and actions before the second step or the first."""
         for actions in simpler_each(
             self.actions, lambda action: BetweenSteps(action.kind, min(1, action.step))
         ):
@@ -136,7 +150,8 @@ class Actions(Situation):
     def drawn(cls, draft: Draft) -> None:
         """Draw actions of the kinds in the option `between_steps`, in every case.
 
-        The option `written` asks for writing to buffers, in one of four cases.
+        In one of four cases, the option `written` asks for writing to buffers, and `evaluations`
+        asks for an evaluation.
         """
         actions: tuple[BetweenSteps, ...] = ()
         if draft.wanted["between_steps"]:
@@ -148,6 +163,10 @@ class Actions(Situation):
         if draft.wanted["written"] and draft.offer.has("buffers_written"):
             step = 1 + draft.small() % (draft.steps - 1)
             actions = (BetweenSteps("buffers", step),) if draft.one_in(4) else ()
+        if draft.wanted["evaluations"] and not actions:
+            offered = [kind for kind in _EVALUATIONS if draft.offer.has(_NEEDED.get(kind, kind))]
+            if offered and draft.one_in(4):
+                actions = (BetweenSteps(draft.choice(offered), draft.any_step()),)
         if actions:
             draft.add(cls(actions))
         if any(action.kind == "copy" for action in actions):
@@ -259,7 +278,7 @@ def _without(case: TrainingCase, *kinds: str) -> TrainingCase:
 def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
     """Require a step of the case, and on a layer and tensors that the action can change."""
     layers = case.model.layers
-    between(f"{where}.step", action.step, 1, case.steps - 1)
+    between(f"{where}.step", action.step, _first_step(action.kind), case.steps - 1)
     between(f"{where}.layer", action.layer, 0, len(layers) - 1)
     require(
         not action.clears or case.zero_grad != "never",
@@ -292,6 +311,11 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
     )
 
 
+def _first_step(kind: BetweenStepsKind) -> int:
+    """Return the first step that an action may come before."""
+    return int(kind not in _EVALUATIONS)
+
+
 def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
     """Draw actions, and give the case enough steps that a step follows each action."""
     st, layers = draft.st, draft.model.layers
@@ -312,7 +336,8 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
     for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):
         kind = kinds[kind_number % len(kinds)]
         changed = alone[layer % len(alone)] if kind in ("freeze", "unfreeze") else 0
-        actions.append(BetweenSteps(kind, 1 + step % (draft.steps - 1), changed))
+        first = _first_step(kind)
+        actions.append(BetweenSteps(kind, first + step % (draft.steps - first), changed))
     actions.sort(key=lambda action: action.step)
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
         # Save what the other actions have changed.

@@ -16,7 +16,17 @@ from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 
 InputForm = Literal[
-    "plain", "keyword", "halves", "others", "wide", "tuple", "list", "dict", "trained", "option"
+    "plain",
+    "keyword",
+    "halves",
+    "others",
+    "wide",
+    "tuple",
+    "list",
+    "dict",
+    "trained",
+    "option",
+    "none",
 ]
 OutputForm = Literal[
     "plain",
@@ -31,6 +41,7 @@ OutputForm = Literal[
     "twice",
     "deep",
     "loss",
+    "parameter",
 ]
 Form = InputForm | OutputForm
 
@@ -47,12 +58,13 @@ class CallShape(Situation):
             names the tensor; `halves` gives the batch in two tensors; `others` adds arguments that
             are no tensors; `wide` adds tensors of float64 and int64, whatever the dtype of the inputs;
             `tuple`, `list` and `dict` are containers; `trained` multiplies the
-            inputs by a parameter outside the wrapper; `option` names a number, without which the
-            module returns another result.
+            inputs by a parameter outside the wrapper; `option` names a number, and `none` names None
+            in its place; without either the module returns another result.
         outputs: The form of each micro-step's outputs, likewise. All but `plain`, `halves` and `loss`
             hold a second tensor that does not enter the loss; `mixed` also holds None, a string and
             a number; `twice` holds the tensor of the loss twice; `deep` holds it two levels below
-            the other one; `loss` is the loss itself, which the module computes.
+            the other one; `loss` is the loss itself, which the module computes; in `parameter` the
+            second tensor is a parameter of the module, such as a learned temperature.
     """
 
     beyond_scripts: ClassVar[str] = "forwards get inputs or return outputs in several forms"
@@ -205,7 +217,7 @@ _CAPABILITIES: dict[
     str, tuple[tuple[InputForm, ...], tuple[OutputForm, ...], tuple[str, ...], str]
 ] = {
     "keyword_inputs": (
-        ("keyword", "option"),
+        ("keyword", "option", "none"),
         (),
         (),
         "a forward whose input or option is given by its name",
@@ -263,6 +275,12 @@ _CAPABILITIES: dict[
         ("mixed",),
         (),
         "a forward that returns None, a string and a number beside tensors",
+    ),
+    "parameter_outputs": (
+        (),
+        ("parameter",),
+        (),
+        "a forward that returns one of the module's parameters, too",
     ),
 }
 """By capability: its forms of inputs and of outputs, the rules' conditions, and its meaning."""

@@ -150,7 +150,7 @@ class ModuleUse(Situation):
     def capabilities(cls) -> dict[str, Capability]:
         """Return the capability to offer each use."""
         table: dict[str, Capability] = {}
-        after = "mixed_outputs"
+        after = "parameter_outputs"
         for use, (name, conditions, words) in _CAPABILITIES.items():
             table[name] = _capability(use, conditions, after, words)
             after = name

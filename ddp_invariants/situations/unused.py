@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
-from ddp_invariants.cases.layers import PASSING
+from ddp_invariants.cases.layers import PASSING, Layer
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
@@ -91,7 +91,7 @@ class UnusedLayers(Situation):
             if not draft.wanted["between_steps"] and draft.one_in(4):
                 draft.add(cls(_whole_model(draft)))
                 return
-            draft.add_layers(draft.square())
+            draft.add_layers(*_last_layers(draft))
             draft.add(cls(_in_whole_steps(draft)))
         elif draft.accumulation > 1 and draft.one_in(4):
             draft.add_layers(draft.square())
@@ -227,6 +227,14 @@ def _whole_model(draft: Draft) -> tuple[Unused, ...]:
     draft.model = replace(draft.model, inputs=draft.model.widths()[-1], layers=layers)
     rank, step = draft.any_rank(), draft.any_step() if draft.coin() else None
     return tuple(Unused(index, rank, step) for index in range(len(layers)))
+
+
+def _last_layers(draft: Draft) -> tuple[Layer, ...]:
+    """Draw the layers of which the last one may be passed by: it has buffers in one of four cases."""
+    square = draft.square()
+    if draft.one_in(4) and square.dtype == "float32" and draft.offer.has("batch_norm"):
+        return Layer("linear", 4), Layer("batch_norm")
+    return (square,)
 
 
 def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:

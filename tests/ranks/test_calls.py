@@ -29,6 +29,7 @@ FORMS = (
 FAULTS = {
     "DropsNamedArguments": (CallShape(("others",)), "CALL-1"),
     "DropsNamedNumbers": (CallShape(("option",)), "CALL-1"),
+    "DropsWhatIsNone": (CallShape(("none",)), "CALL-1"),
     "FirstTwoArguments": (CallShape(("others",)), "CALL-1"),
     "UnpacksContainers": (CallShape(("list",)), "CALL-1"),
     "ListOfTensors": (CallShape(outputs=("dict",)), "CALL-1"),
@@ -44,6 +45,7 @@ FAULTS = {
     "DetachesInputs": (CallShape(("trained",)), "CALL-2"),
     "ScalesInputGradients": (CallShape(("trained",)), "CALL-2"),
     "ReducesInputGradients": (CallShape(("trained",)), "CALL-2"),
+    "HooksOnResultsStay": (CallShape(outputs=("parameter",)), "GRAD-8"),
 }
 
 
@@ -84,9 +86,10 @@ def test_a_fault_shows_in_its_form_alone(make_trial: TrialMaker, fault: str) -> 
     """The plain call shows nothing; the form violates the rule."""
     trial = make_trial(ddp=f"ddp_invariants.faults.calls:{fault}", scope=Scope())
     shape, rule = FAULTS[fault]
-    plain = trial.findings(CASE)
+    case = replace(CASE, steps=4, accumulation=2) if rule == "GRAD-8" else CASE
+    plain = trial.findings(case)
     assert {name: each.failure for name, each in plain.items() if each.failure} == {}
-    assert trial.findings(CASE.with_situation(shape))[rule].failure is not None
+    assert trial.findings(case.with_situation(shape))[rule].failure is not None
 
 
 def test_a_wrapper_that_offers_other_methods_must_train_through_them(

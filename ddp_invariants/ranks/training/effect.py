@@ -61,6 +61,13 @@ class Effect:
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Act between two steps; `indices` is the next step's first batch."""
 
+    def around_evaluation(
+        self, stepper: "Stepper", inputs: Tensor
+    ) -> AbstractContextManager[object]:
+        """Return the context of an evaluation of the wrapper on some inputs."""
+        del stepper, inputs
+        return nullcontext()
+
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Act as a step begins; `indices` is its first batch."""
 

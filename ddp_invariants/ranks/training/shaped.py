@@ -48,7 +48,7 @@ class ShapedReplica(Replica):
 
     Attributes:
         form: The form of the outputs.
-        gain: The factor of the outputs in a call that names none.
+        gain: The factor of the outputs in a call that does not name it; None stands for no factor.
         criterion: The loss of outputs, for the form `loss`; None where the batch has no targets.
         calls: For each forward, the received arguments and the returned result in words.
     """
@@ -66,14 +66,19 @@ class ShapedReplica(Replica):
         received = described_call(args, kwargs)
         outputs = super().forward(inputs_in(args, kwargs))
         gain = kwargs.get("gain", self.gain)
-        outputs = outputs if gain == 1 else outputs * gain
+        outputs = outputs if gain in (None, 1) else outputs * gain
         result = (
             self.criterion(outputs)
             if self.form == "loss" and self.criterion is not None
-            else packed(self.form, outputs)
+            else packed(self.form, outputs, self._trained)
         )
         self.calls.append((received, described(result)))
         return result
+
+    @property
+    def _trained(self) -> Tensor:
+        """The first parameter that is trained."""
+        return next(parameter for parameter in self.parameters() if parameter.requires_grad)
 
 
 _TIMES = (1.0e9 + 1, 1.0e-300)
@@ -97,6 +102,7 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "keyword": ((), {"x": inputs}),
         "option": ((inputs,), {"gain": 1.0}),
+        "none": ((inputs,), {"gain": None}),
         "halves": ((inputs[:half], inputs[half:]), {}),
         "others": ((inputs, None, 3), {"mode": "train", "mask": mask}),
         "wide": ((inputs,), {"times": times, "ids": ids}),
@@ -119,7 +125,7 @@ def inputs_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def packed(form: OutputForm, outputs: Tensor) -> Any:
+def packed(form: OutputForm, outputs: Tensor, parameter: Tensor) -> Any:
     """Return outputs in a form, most with a second tensor that enters no loss."""
     if form in ("plain", "loss"):
         return outputs
@@ -135,6 +141,7 @@ def packed(form: OutputForm, outputs: Tensor) -> Any:
         "dataclass": Result(outputs, hidden),
         "deep": {"hidden": hidden, "more": {"logits": outputs}},
         "mixed": (None, "mean", outputs, 3, hidden.detach(), True),
+        "parameter": {"logits": outputs, "temperature": parameter},
     }[form]
 
 
@@ -166,9 +173,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def described_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return a call's arguments in words."""
+    """Return a call's arguments in words, and whether autograd records the call."""
     named = [f"{name}={described(value)}" for name, value in kwargs.items()]
-    return f"({', '.join([*map(described, args), *named])})"
+    recorded = "" if torch.is_grad_enabled() else " without autograd"
+    return f"({', '.join([*map(described, args), *named])}){recorded}"
 
 
 def described(value: Any) -> str:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +187,10 @@ def run_forward(stepper: "Stepper", kind: BetweenStepsKind, indices: Any) -> Non
         training = trained.replica.training  # Some wrappers do not pass `eval` on to the module.
         for each in stepper.effects:
             each.before_forward()
-        stepper.program.forward(trained.forward, inputs)
+        with ExitStack() as around:
+            for each in stepper.effects if not training else ():
+                around.enter_context(each.around_evaluation(stepper, inputs))
+            stepper.program.forward(trained.forward, inputs)
         for each in stepper.effects if not training else ():
             each.after_forward(stepper.record, "evaluated", step)
         module.train()

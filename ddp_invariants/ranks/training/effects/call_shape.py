@@ -63,7 +63,7 @@ class CallShape(Effect):
         self.number = step * self.case.accumulation + micro_step
         assert isinstance(replica, ShapedReplica)
         of_inputs, replica.form = self.shape.forms(self.number)
-        replica.gain = 2.0 if of_inputs == "option" else 1.0
+        replica.gain = 2.0 if of_inputs in ("option", "none") else 1.0
 
     def before_loss(self, batch: Batch) -> None:
         """Keep the loss of the batch for the next forward, which may return it."""

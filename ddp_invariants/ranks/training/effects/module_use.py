@@ -1,6 +1,7 @@
 """Uses of the wrapped module besides training (`situations.module_use`)."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -68,11 +69,24 @@ class ModuleUse(Effect):
             got = _train_copy(stepper.trained.replica, inputs)
             self._note("copies", step, got, _train_copy(stepper.twin.module, inputs))
 
+    @contextmanager
+    def around_evaluation(self, stepper: "Stepper", inputs: Tensor) -> Iterator[None]:
+        """Note the events of an evaluation, and those of an evaluation of the twin."""
+        self._forget()
+        yield
+        if "hooks" in self.uses:
+            twin = stepper.twin.module
+            modes = [(module, module.training) for module in twin.modules()]
+            twin.eval()
+            stepper.program.forward(twin, inputs)
+            for module, training in modes:
+                module.training = training
+            self._note("hooks", stepper.position.step, self.events["wrapped"], self.events["twin"])
+
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Forget the events of forwards between steps."""
         del stepper, indices
-        for events in self.events.values():
-            events.clear()
+        self._forget()
 
     def after_update(self, record: Record) -> None:
         """Note the events of a step."""
@@ -88,6 +102,10 @@ class ModuleUse(Effect):
     def end(self, record: Record) -> None:
         """Hand over the notes."""
         record.facts.setdefault("uses", []).extend(self.rows)
+
+    def _forget(self) -> None:
+        for events in self.events.values():
+            events.clear()
 
     def _note(self, use: str, step: int, got: list[str], expected: list[str]) -> None:
         self.rows.append([use, step, list(got), list(expected)])
