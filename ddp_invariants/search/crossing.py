@@ -27,17 +27,6 @@ CROSSED = tuple(
     name for name, capability in TRAINING.items() if capability.probe.model.layers[:4] == FOUR
 )
 """The capabilities that can be added to a case."""
-_COMMON = frozenset(
-    {
-        *("bias", "strided", "channels_last", "tied", "frozen", "scalar", "empty", "buffers"),
-        *("bucket_cap", "zero_in_place", "zero_mixed", "never_zeroed"),
-        *("sgd", "momentum", "nesterov", "weight_decay", "maximize"),
-        *("adam", "adamw", "adam_constants"),
-    }
-)
-"""The capabilities that cases have often enough by themselves."""
-ADDITIONS = tuple(name for name in CROSSED if name not in _COMMON)
-"""The capabilities that are added to drawn cases."""
 
 
 def crossed(case: TrainingCase, name: str, scope: Scope) -> TrainingCase:

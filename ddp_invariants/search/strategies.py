@@ -25,7 +25,7 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
-from ddp_invariants.search.crossing import ADDITIONS, crossed
+from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.lasting import lasting
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
@@ -152,9 +152,8 @@ _MANY = 4
 """Ranks that a rule must ask for to get larger worlds, too."""
 _LARGER = (0,) * 86 + (5, 6, 8, 7) * 3 + (16, 9)
 """Larger worlds in place of the drawn size: one in eight has 5 to 8 ranks, one in fifty more."""
-_ADDED = st.sampled_from((0, 1, 2, 3, 2, 4))
-"""The numbers of capabilities that are added to what a case has, so that many pairs of them meet."""
-_ADDITIONS = st.sampled_from(ADDITIONS)
+_ADDITIONS = st.sampled_from(("",) * (4 * len(CROSSED)) + CROSSED)
+"""A capability that one case in five has besides all that is drawn."""
 _LASTING = st.sampled_from((0,) * 96 + (1, 2, 3, 4))
 """The number by which one case in twenty-five lasts; 0 for the others."""
 _OUTSIDE = (0,) * 14 + (1, 2)
@@ -218,8 +217,8 @@ def training_cases(
         # Parameters that just fill a bucket expose a slightly smaller capacity, as MB for MiB.
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
     case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
-    for _ in range(draw(_ADDED)):
-        case = crossed(case, draw(_ADDITIONS), scope)
+    addition = draw(_ADDITIONS)
+    case = crossed(case, addition, scope) if addition else case
     number = draw(_LASTING)
     case = lasting(case, number) if number else case
     # A rule about capacities judges no case without one.

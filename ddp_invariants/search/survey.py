@@ -34,7 +34,7 @@ from ddp_invariants.situations.asking import WAYS
 
 BLOCK = 16
 """Cases of a block from the rules that have drawn least; twice as many others aim at features."""
-_ADDED = 6
+_ADDED = 8
 """Capabilities that are added to a case that aims at a feature."""
 _LASTS = 3
 """The blocks of which one has cases that last."""

@@ -79,7 +79,7 @@ def in_place(module: nn.Module) -> None:
 
 
 in_place.declares = {  # type: ignore[attr-defined]  # a class would declare the same
-    "unsupported": ("unused", "crossed")
+    "unsupported": ("unused", "crossed", "assign")
 }
 
 
@@ -137,7 +137,9 @@ class TensorHooks(Reference):
     The hook runs before autograd adds the gradient to the one that the parameter already holds.
     """
 
-    declares: ClassVar[Mapping[str, tuple[str, ...]]] = {"unsupported": ("unused", "crossed")}
+    declares: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "unsupported": ("unused", "crossed", "assign")
+    }
     no_sync = None  # type: ignore[assignment]  # not offered: every backward is synchronised
 
     def _plan(self) -> None:
