@@ -161,3 +161,38 @@ def test_a_sharded_optimizer_that_nobody_declares_is_not_accused(make_trial: Tri
     assert _failures(findings) == {}
     assert "declare optimizer = own" in findings["PARAM-2"].unjudged
     assert findings["PARAM-3"].compared
+
+
+PARTS = """
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+class Part(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *inputs):
+        return self.inner(*inputs)
+
+class Parts:
+    def wrap(self, module, context):
+        layers = next(each for each in module.modules() if isinstance(each, nn.ModuleList))
+        for index, layer in enumerate(layers):
+            layers[index] = Part(layer)
+        return DistributedDataParallel(module)
+"""
+"""An adapter that wraps each layer in place, and so inserts a module into the layers' names."""
+
+
+@pytest.mark.parametrize("use", ["modes", "part mode"])
+def test_modes_reach_the_layers_that_a_wrapper_has_wrapped_in_place(
+    make_trial: TrialMaker, tmp_path: Path, use: Use
+) -> None:
+    """The layers are the ones that the module had before, although their names are longer now."""
+    path = tmp_path / "parts.py"
+    path.write_text(PARTS)
+    trial = make_trial(ddp=f"{path}:Parts", scope=Scope())
+    finding = trial.findings(CASE.with_situation(ModuleUse((use,))))["MOD-2"]
+    assert finding.failure is None
+    assert finding.compared

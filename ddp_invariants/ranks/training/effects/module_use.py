@@ -31,10 +31,12 @@ class ModuleUse(Effect):
         self.uses = found.uses
         self.rows: list[list[Any]] = []
         self.events: dict[str, list[str]] = {"wrapped": [], "twin": []}
+        self.parts: dict[str, nn.Module] = {}
         self.stepper: Stepper | None = None
 
     def on_replica(self, replica: Replica) -> None:
-        """Register hooks before the replica is wrapped."""
+        """Register hooks before the replica is wrapped, and keep its parts by their names."""
+        self.parts = dict(replica.named_modules())
         if "hooks" in self.uses:
             _hook(replica, self.events["wrapped"])
 
@@ -51,7 +53,8 @@ class ModuleUse(Effect):
         if "names" in self.uses:
             self._note("names", 0, _names(trained.wrapped, twin), _names(twin, twin))
         if "modes" in self.uses:
-            self._note("modes", 0, _modes(trained.wrapped, trained.replica), _modes(twin, twin))
+            got = _modes(trained.wrapped, _present(self.parts, trained.replica))
+            self._note("modes", 0, got, _modes(twin, dict(twin.named_modules())))
         if "part mode" in self.uses:
             number = module_use.ModuleUse.switched(self.case)
             assert number is not None
@@ -96,8 +99,9 @@ class ModuleUse(Effect):
             step = self.stepper.position.step
             self._note("hooks", step, self.events["wrapped"], self.events["twin"])
         if "part mode" in self.uses:
-            modules = (self.stepper.trained.replica, self.stepper.twin.module)
-            self._note("part mode", self.stepper.position.step, *map(_in_modes, modules))
+            parts = _present(self.parts, self.stepper.trained.replica)
+            expected = _in_modes(dict(self.stepper.twin.module.named_modules()))
+            self._note("part mode", self.stepper.position.step, _in_modes(parts), expected)
 
     def end(self, record: Record) -> None:
         """Hand over the notes."""
@@ -165,7 +169,18 @@ def _prefix(names: list[str], first: str) -> str:
     return next((name.removesuffix(first) for name in names if name.endswith(first)), "")
 
 
-def _modes(wrapped: Any, module: nn.Module) -> list[str]:
+def _present(parts: dict[str, nn.Module], module: nn.Module) -> dict[str, nn.Module]:
+    """Return the parts that a module had before it was wrapped, by their names then.
+
+    A wrapper may wrap parts in place, and so change names. Or it may replace a part, as by a
+    synchronised batch norm. The replacement then stands for the part.
+    """
+    now = dict(module.named_modules())
+    kept = set(now.values())
+    return {name: part if part in kept else now.get(name, part) for name, part in parts.items()}
+
+
+def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
     """Return the modules that a wrapper's `eval`, `train` and `apply` reach."""
     rows = []
     for call, switch in (
@@ -177,22 +192,22 @@ def _modes(wrapped: Any, module: nn.Module) -> list[str]:
         switch()
         rows += [
             f"after {call} {name or 'the module'} is in {'training' if m.training else 'evaluation'}"
-            for name, m in module.named_modules()
+            for name, m in parts.items()
         ]
     visited: list[nn.Module] = []
     wrapped.apply(visited.append)
     rows += [
         f"apply() visits {name or 'the module'} {sum(seen is m for seen in visited)} times"
-        for name, m in module.named_modules()
+        for name, m in parts.items()
     ]
     return rows
 
 
-def _in_modes(module: nn.Module) -> list[str]:
-    """Return the mode of a module and of each of its children."""
+def _in_modes(parts: dict[str, nn.Module]) -> list[str]:
+    """Return the mode of each part of a module."""
     return [
         f"{name or 'the module'} is in {'training' if each.training else 'evaluation'}"
-        for name, each in module.named_modules()
+        for name, each in parts.items()
     ]
 
 
