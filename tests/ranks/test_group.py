@@ -373,3 +373,32 @@ def test_a_group_of_ones_own_is_gone_with_its_run_under_torchs_ddp(pool: Pool) -
     judged = judge(evidence)["LIVE-4"]
     assert judged.failure is None
     assert judged.compared > 0
+
+
+@pytest.mark.parametrize("situations", [(), (Perturbed(Perturbation("withheld")),)])
+def test_the_future_of_a_collective_is_complete_after_its_wait(
+    tmp_path: Path, pool: Pool, situations: tuple[Perturbed, ...]
+) -> None:
+    """A callback that is added after `wait` runs at once, as with gloo and NCCL.
+
+    torchft's wrapper relies on it.
+    """
+    path = tmp_path / "finished.py"
+    path.write_text("""
+import torch.distributed as dist
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+class Finished(Reference):
+    def finish_gradient_synchronization(self):
+        for parameter in self.parameters():
+            work = dist.all_reduce(parameter.grad, async_op=True)
+            work.wait()
+            called = []
+            work.get_future().then(called.append)
+            if not called:
+                raise ValueError("the future is not complete")
+""")
+    ddp = Ddp(f"{path}:Finished")
+    case = replace(CASE, situations=situations)
+    for evidence in (pool.train(case, ddp), pool.simulate(case, ddp)):
+        assert evidence is not None
+        assert [rank.raised for rank in evidence.ranks] == [None] * 3

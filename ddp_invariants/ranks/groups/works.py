@@ -198,18 +198,24 @@ class WithheldWork(ObservedWork):
         return self._tensors
 
     def get_future(self) -> Any:
-        """Return a future that completes a little later, whether or not anybody waits for it."""
+        """Return a future that completes a little later, whether or not anybody waits for it.
+
+        After a `wait` it is complete at once.
+        """
         before = sum(not work.done for work in self._withheld_works if work is not self)
         delay = FUTURE_DELAY * (1 if before % 2 else 3)
         self._waited()
+        if (
+            self._future is None and self.done
+        ):  # Backends complete the future before `wait` returns.
+            self._future = self._new_future()
+            self._future.set_result(list(self._tensors))
         promise = getattr(self.inner, "promise", None)
         if self._future is None and promise is not None:  # No other thread runs in a simulation.
             self._future = promise(self._hand_over, lambda: list(self._tensors))
         if self._future is None:
             rank_device = self._rank_device
-            future = self._future = torch.futures.Future(
-                devices=[rank_device.device] if rank_device.on_device else None
-            )
+            future = self._future = self._new_future()
 
             def hand_over() -> None:
                 time.sleep(delay)
@@ -223,6 +229,10 @@ class WithheldWork(ObservedWork):
 
             threading.Thread(target=hand_over, daemon=True).start()
         return self._future
+
+    def _new_future(self) -> Any:
+        rank_device = self._rank_device
+        return torch.futures.Future(devices=[rank_device.device] if rank_device.on_device else None)
 
 
 def _same(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -176,12 +176,14 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
         self._ready, self._due, self._take = ready, due, take
         self._value, self._words, self._source = value, words, source
         self._future: Any = None
+        self._waited = False
 
     def wait(self, timeout: dt.timedelta | None = None) -> bool:
         """Hand on until all ranks have posted, and take the results."""
         del timeout
         self._arrivals.wait(self._ready, self._words)
         self._take()
+        self._waited = True
         return True
 
     def synchronize(self) -> None:
@@ -209,7 +211,10 @@ class SimulatedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no 
         return self._value
 
     def get_future(self) -> Any:
-        """Return a future of the result."""
+        """Return a future of the result, which is complete after a `wait`."""
+        if self._future is None and self._waited:
+            self._future = torch.futures.Future()
+            self._future.set_result(self._value)
         if self._future is None:
             self._future = self.promise(self._take, lambda: self._value)
         return self._future
