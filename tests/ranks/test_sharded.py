@@ -56,10 +56,22 @@ def test_a_sharded_model_is_judged_in_its_forwards(
         assert findings[rule].compared > 0, rule
 
 
-def test_a_cast_after_an_evaluation_reaches_the_shards(pool: Pool) -> None:
-    """FSDP2 leaves whole parameters after a forward, and shards them again before a cast."""
+@pytest.mark.parametrize(
+    ("name", "declared"),
+    [
+        ("fsdp2", FullyShard.declares),
+        ("torch.distributed._composable.replicate_with_fsdp:replicate", {"init": "seed"}),
+    ],
+)
+def test_a_cast_after_an_evaluation_reaches_the_parameters(
+    pool: Pool, name: str, declared: dict[str, object]
+) -> None:
+    """FSDP2 leaves whole parameters after a forward, and shards them again before a cast.
+
+    So does its `replicate`, whose shards are whole parameters.
+    """
     actions = Actions((BetweenSteps("evaluation", 1), BetweenSteps("cast", 1)))
     case = replace(CASE, model=Model(4, LAYERS[:1]), situations=(actions,))
-    findings = judge(pool.train(case, Ddp("fsdp2")), declare(Declarations, FullyShard.declares))
+    findings = judge(pool.train(case, Ddp(name)), declare(Declarations, declared))
     assert findings["PARAM-3"].compared > 0
     assert not [rule for rule, found in findings.items() if found.failure]

@@ -80,7 +80,8 @@ def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> Non
 def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Cast parameters to a wider dtype and back, as around an export; no value changes.
 
-    A wrapper that shards parameters extends `_apply`, which does the casts of `module.double()`.
+    A wrapper that shards parameters extends `_apply`, which does the casts of `module.double()`. So
+    does FSDP2's `replicate`, which shards nothing.
     """
     trained, dtypes = stepper.trained, dict[int, torch.dtype]()
     trained.zero_grad()
@@ -98,7 +99,10 @@ def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
             return tensor
         return tensor.to(dtype) if dtype != torch.float64 else tensor.real.contiguous()
 
-    if stepper.setup.declared.zero == SHARDED and isinstance(trained.wrapped, nn.Module):
+    if isinstance(trained.wrapped, nn.Module) and (
+        stepper.setup.declared.zero == SHARDED
+        or type(trained.wrapped)._apply is not nn.Module._apply
+    ):
         trained.wrapped._apply(widen)
         trained.wrapped._apply(narrow)
     else:
