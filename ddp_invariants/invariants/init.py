@@ -82,7 +82,6 @@ def _like_the_source(
     "built.",
     needs=(DIFFERED, "a group without rank 0"),
     source=_SOURCE,
-    draws=Draws(evaluations=True),
     excluded=(SEEDED,),
     after="INIT-3",
     script=Script(checks=("start", "started_parameters"), follows_scaler=True),

@@ -374,11 +374,11 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         ),
         (lambda: replace(UNEVEN, zero_grad="never"), "another value if a rank runs out of batches"),
         (
-            lambda: between(BetweenSteps("evaluation", 3)),
+            lambda: between(BetweenSteps("forward only", 3)),
             r"between_steps\[0\].step is 3, expected an integer from 1 to 2",
         ),
         (
-            lambda: between(BetweenSteps("evaluation", 0)),
+            lambda: between(BetweenSteps("forward only", 0)),
             r"between_steps\[0\].step is 0, expected an integer from 1 to 2",
         ),
         (lambda: between(BetweenSteps("freeze", 1, 9)), r"between_steps\[0\].layer is 9"),
