@@ -26,6 +26,12 @@ BetweenStepsKind = Literal[
     "reload",
     "buffers",
 ]
+EVALUATIONS: tuple[BetweenStepsKind, ...] = (
+    "evaluation",
+    "evaluation with gradients",
+    "inference",
+)
+"""The actions between steps that are a forward in evaluation mode."""
 PerturbationKind = Literal[
     "none", "withheld", "delays", "late", "slow communication", "slow computation"
 ]
@@ -351,7 +357,7 @@ class BetweenSteps(Strict):
     @property
     def evaluates(self) -> bool:
         """True if the action is a forward without a backward."""
-        return self.kind in ("evaluation", "evaluation with gradients", "inference", "forward only")
+        return self.kind in (*EVALUATIONS, "forward only")
 
     @property
     def clears(self) -> bool:

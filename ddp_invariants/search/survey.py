@@ -33,7 +33,7 @@ from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.asking import WAYS
 
 BLOCK = 16
-"""Cases of a block from the rules that have drawn least; twice as many others aim at features."""
+"""The rules that get a case each, those that have drawn least; twice as many cases aim at features."""
 _ADDED = 8
 """Capabilities that are added to a case that aims at a feature."""
 _LASTS = 3

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
+from ddp_invariants.cases.program import EVALUATIONS, BetweenSteps, BetweenStepsKind
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
@@ -30,16 +30,6 @@ _HARMLESS: tuple[BetweenStepsKind, ...] = (
 """The actions that hide nothing else in a probe.
 
 Others change the parameters or the wrapper, which may repair what an earlier action has broken.
-"""
-
-_EVALUATIONS: tuple[BetweenStepsKind, ...] = (
-    "evaluation",
-    "evaluation with gradients",
-    "inference",
-)
-"""The actions that may come before the first step, too.
-
-A forward in training mode moves buffers, which are judged as they are when training starts.
 """
 
 _NEEDED: dict[BetweenStepsKind, str] = {
@@ -164,7 +154,7 @@ class Actions(Situation):
             step = 1 + draft.small() % (draft.steps - 1)
             actions = (BetweenSteps("buffers", step),) if draft.one_in(4) else ()
         if draft.wanted["evaluations"] and not actions:
-            offered = [kind for kind in _EVALUATIONS if draft.offer.has(_NEEDED.get(kind, kind))]
+            offered = [kind for kind in EVALUATIONS if draft.offer.has(_NEEDED.get(kind, kind))]
             if offered and draft.one_in(4):
                 actions = (BetweenSteps(draft.choice(offered), draft.any_step()),)
         if actions:
@@ -312,8 +302,11 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
 
 
 def _first_step(kind: BetweenStepsKind) -> int:
-    """Return the first step that an action may come before."""
-    return int(kind not in _EVALUATIONS)
+    """Return the first step that an action may come before.
+
+    A forward in training mode moves buffers, which are judged as they are when training starts.
+    """
+    return int(kind not in EVALUATIONS)
 
 
 def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
