@@ -280,7 +280,9 @@ class DistributedDataParallel(nn.Module):
         for number, parameter in enumerate(bucket.parameters):
             if parameter.grad is None:
                 flags[number] = 0
-        return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags])
+        # Without autocast, under which a backward may run: torch.cat then refuses some dtypes.
+        with torch.autocast(flags.device.type, enabled=False):
+            return torch.cat([*(g.detach().reshape(-1) for g in gradients), flags])
 
     def _finish(self) -> None:
         """Finish the reduction at the end of backward.

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.scope import Scope
@@ -95,6 +97,16 @@ def test_a_backward_under_autocast_changes_no_gradient(make_trial: TrialMaker, d
     """Autograd computes each gradient in the dtype of its forward."""
     case = TIED.with_situation(Autocast(backward=True))
     findings = make_trial(ddp=ddp, scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert findings["GRAD-2"].compared
+
+
+@pytest.mark.parametrize("dtype", get_args(Dtype))
+def test_the_reference_packs_any_dtype_under_autocast(make_trial: TrialMaker, dtype: Dtype) -> None:
+    """Under autocast to bfloat16, `torch.cat` raises for float16."""
+    model = Model(4, (Layer("linear", 4, dtype=dtype),))
+    case = replace(TIED, model=model).with_situation(Autocast(backward=True))
+    findings = make_trial(ddp="reference", scope=Scope()).findings(case)
     assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
     assert findings["GRAD-2"].compared
 
