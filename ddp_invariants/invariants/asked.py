@@ -5,11 +5,12 @@ from typing import Any
 from ddp_invariants.cases.shard_situation import ShardSituation
 from ddp_invariants.invariants.crashes import crash, read
 from ddp_invariants.invariants.dealing import first_wrong
-from ddp_invariants.invariants.lengths import misfit
+from ddp_invariants.invariants.lengths import misfit, misfit_at_the_start
 from ddp_invariants.invariants.rule import Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView, brief
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.asking.changed_length import ChangedLength
+from ddp_invariants.situations.asking.vast import Vast
 
 
 def differs_when_asked(view: ShardView, tally: Tally, rule: str = "") -> Failure | None:
@@ -117,6 +118,11 @@ def _unfit(
         return None
     if isinstance(situation, ChangedLength):
         return _of_a_changed_length(view, situation, got)
+    if isinstance(situation, Vast):
+        starts, lengths = map(list, zip(*got, strict=True))
+        return _of_reason(
+            view, situation, starts, misfit_at_the_start(view, situation.length, starts, lengths)
+        )
     # A rank that raises when it loads a state has no last iteration.
     for number, shards in enumerate(zip(*got, strict=False)):
         rule = first_wrong(view.case, view.declared.padding, shards)
@@ -139,6 +145,12 @@ def _of_a_changed_length(
         return None
     shards, lengths = map(list, zip(*got, strict=True))
     reason = misfit(view, situation.samples(view.case), shards, lengths)
+    return _of_reason(view, situation, shards, reason)
+
+
+def _of_reason(
+    view: ShardView, situation: ShardSituation, shards: list[list[int]], reason: str
+) -> Failure | None:
     if not reason:
         return None
     return Failure(

@@ -15,12 +15,17 @@ from ddp_invariants.records.indices import array_of
 
 def total_of(case: ShardCase, padding: Padding) -> int:
     """Return the number of indices of all ranks together."""
-    n, unit = case.data.samples, case.world_size
+    return total_for(case.data.samples, case, padding)
+
+
+def total_for(n: int, case: ShardCase, padding: Padding) -> int:
+    """Return the number of indices that all ranks together yield of n samples."""
+    unit = case.world_size
     if padding in ("none", "own") and not case.data.drop_last:
         return n
     if padding == "batch":
         unit *= case.data.batch_size
-    return unit * (n // unit) if case.data.drop_last else unit * ceil(n / unit)
+    return unit * (n // unit if case.data.drop_last else -(-n // unit))
 
 
 def first_wrong(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int]]) -> str:

@@ -1,4 +1,4 @@
-"""The check of a sampler's indices after its dataset's length changed.
+"""The check of a sampler's indices for a dataset whose length is not the case's.
 
 Words: N the old length, M the present one, W world size, T indices of all ranks together.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from ddp_invariants.cases.shard_case import ShardCase
 from ddp_invariants.implementation.declarations import Padding
-from ddp_invariants.invariants.dealing import total_of
+from ddp_invariants.invariants.dealing import total_for, total_of
 from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.records.indices import array_of
 
@@ -38,6 +38,38 @@ def misfit(
     if list(shards) == view.answer["shards"][-1]:
         return ""
     return _misdealt(view.case, view.declared.padding, samples, shards)
+
+
+def misfit_at_the_start(
+    view: ShardView, samples: int, starts: Sequence[Sequence[int]], lengths: Sequence[list[int]]
+) -> str:
+    """Return why the ranks' first indices of a dataset do not fit together; empty if they do.
+
+    Args:
+        view: The case.
+        samples: The length of the dataset.
+        starts: The first indices of each rank.
+        lengths: The `len(sampler)` of each rank in a list; an empty list without a `len`.
+    """
+    padding = view.declared.padding
+    total = total_for(samples, view.case, padding)
+    told = [length for known in lengths for length in known]
+    if padding not in ("none", "own", "endless"):
+        if len({len(start) for start in starts}) > 1:
+            return "some ranks yield fewer indices than others"
+        if told and (len(set(told)) > 1 or told[0] * view.case.world_size != total):
+            return f"len(sampler) is {told}; all ranks together yield {total} indices"
+    indices, times = np.unique(
+        np.concatenate([array_of(start) for start in starts]), return_counts=True
+    )
+    if not len(indices):
+        return "no rank yields an index"
+    if not (indices[0] >= 0 and indices[-1] < samples):
+        return f"an index lies outside the {samples} samples"
+    repeated = int(times.sum()) - len(indices)
+    if padding not in ("own", "endless") and repeated > max(total - samples, 0):
+        return f"{repeated} of these indices are repetitions; {max(total - samples, 0)} are padding"
+    return ""
 
 
 def _misdealt(

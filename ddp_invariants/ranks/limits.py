@@ -1,9 +1,12 @@
-"""The memory of a rank's process: its present size, and the bound that it cannot lift."""
+"""The memory of a rank's process, and the bounds of what it may take."""
 
 import contextlib
 import ctypes
 import resource
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 from ddp_invariants.ranks.training.recorder import MEMORY
 
@@ -28,6 +31,40 @@ def bound_memory() -> None:
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     drop_capability(_CAP_SYS_RESOURCE)
+
+
+class Exceeded(BaseException):
+    """The processor time of `bounded` is used up. No `except Exception` catches it."""
+
+
+@contextlib.contextmanager
+def bounded(seconds: float, memory: int) -> Iterator[None]:
+    """Bound what the code inside takes; it runs in the main thread.
+
+    Args:
+        seconds: Processor time in Python. The machine's load does not count.
+        memory: Bytes beyond those that the process has; a larger demand raises.
+
+    Raises:
+        Exceeded: The time is used up.
+    """
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        raise Exceeded
+
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    most = _bytes(_DATA) + memory
+    if before[1] != resource.RLIM_INFINITY:
+        most = min(most, before[1])
+    handler = signal.signal(signal.SIGVTALRM, end)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+        signal.signal(signal.SIGVTALRM, handler)
 
 
 def drop_capability(number: int) -> None:

@@ -18,11 +18,19 @@ _ASKED = 4
 """Items of an iteration between which the program calls `len`, or draws random numbers."""
 
 
-def made(case: ShardCase, make: SamplerMaker, world_size: int, rank: int, epoch: int) -> Any:
-    """Make the sampler of a rank for an epoch."""
+def made(
+    case: ShardCase,
+    make: SamplerMaker,
+    world_size: int,
+    rank: int,
+    epoch: int,
+    *,
+    samples: int | None = None,
+) -> Any:
+    """Make the sampler of a rank for an epoch, over the case's dataset or one of another length."""
     data = case.data
     return make(
-        data.samples,
+        data.samples if samples is None else samples,
         world_size,
         rank,
         shuffle=data.shuffle,
@@ -75,9 +83,10 @@ class RankSampler:
         self.in_batches = bool(yielded) and (
             isinstance(yielded[0], list | tuple) or getattr(yielded[0], "ndim", 0) > 0
         )
-        return self._flat(yielded)
+        return self.flat(yielded)
 
-    def _flat(self, yielded: Iterable[Any]) -> list[int]:
+    def flat(self, yielded: Iterable[Any]) -> list[int]:
+        """Return the indices of items, batches laid end to end."""
         indices = [
             self.make.index(index)
             for item in yielded
@@ -103,14 +112,14 @@ class RankSampler:
         """
         with self._as_rank():
             running = iter(self.sampler)
-            taken = self._flat(
+            taken = self.flat(
                 itertools.islice(
                     running, batches * (1 if self.in_batches else self.case.data.batch_size)
                 )
             )
             # A copy is as if written to a file: it does not change any more.
             state = self.sampler.state_dict() if keep else deepcopy(self.sampler.state_dict())
-            return taken, state, self._flat(itertools.islice(running, self._bound))
+            return taken, state, self.flat(itertools.islice(running, self._bound))
 
     def load(self, state: Any, epoch: int) -> None:
         """Load a saved state; set the epoch first only if the state does not hold it."""
@@ -154,7 +163,7 @@ class RankSampler:
             ):
                 for number, item in enumerate(pair):
                     items[number].extend([item] if item is not ended else [])
-        return self._flat(items[0]), self._flat(items[1])
+        return self.flat(items[0]), self.flat(items[1])
 
     def with_lengths(self) -> tuple[list[int], list[int]]:
         """Return the indices of an iteration, and `len` before, after each of few items and after."""
@@ -166,7 +175,7 @@ class RankSampler:
                 if len(items) < _ASKED:
                     lengths.append(len(self.sampler))
             lengths.append(len(self.sampler))
-        return self._flat(items), lengths
+        return self.flat(items), lengths
 
     def with_draws(self) -> tuple[list[int], bool]:
         """Iterate, and draw from the global generators after each of the first items and at the end.
@@ -183,7 +192,7 @@ class RankSampler:
                 if len(got) < _ASKED:
                     got.append(drawn())
             got.append(drawn())
-        return self._flat(items), got == wanted[: len(got)]
+        return self.flat(items), got == wanted[: len(got)]
 
     def batches(self) -> tuple[int, int | None]:
         """Count a DataLoader's batches, and return its len as well; None without a len."""
@@ -214,6 +223,6 @@ class RankSampler:
         worker._worker_info = info
         try:
             with self._as_rank():
-                return self._flat(itertools.islice(copy, self._bound))
+                return self.flat(itertools.islice(copy, self._bound))
         finally:
             worker._worker_info = None

@@ -138,13 +138,21 @@ def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     )
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether Python, numpy or torch had no memory left."""
+    try:
+        return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    except BaseException:  # noqa: BLE001 - any code may stand in a foreign __str__
+        return False
+
+
 def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any]:
     """Return an exception as plain data. `str` of a foreign exception may itself raise."""
     try:
         message = str(error).encode(errors="backslashreplace").decode()
     except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
         message = f"(its message raised {type(unprintable).__name__})"
-    if isinstance(error, MemoryError) or "can't allocate memory" in message:
+    if is_out_of_memory(error):
         message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
     return {
         "phase": phase,

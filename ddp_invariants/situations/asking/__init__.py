@@ -28,6 +28,7 @@ from ddp_invariants.situations.asking.rolled_back import RolledBack
 from ddp_invariants.situations.asking.set_again import SetAgain
 from ddp_invariants.situations.asking.subset import Subset
 from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
+from ddp_invariants.situations.asking.vast import Vast
 
 __all__ = [
     "WAYS",
@@ -52,6 +53,7 @@ __all__ = [
     "SetAgain",
     "Subset",
     "UnsetEpoch",
+    "Vast",
 ]
 
 WAYS: tuple[type[ShardSituation], ...] = (
@@ -76,6 +78,7 @@ WAYS: tuple[type[ShardSituation], ...] = (
     Concatenated,
     DefaultDtype,
     InAGroup,
+    Vast,
 )
 """The classes, in the order in which a case lists them."""
 
