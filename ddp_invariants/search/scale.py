@@ -21,6 +21,7 @@ from ddp_invariants.situations.schedule import RateSchedule
 AXES = st.sampled_from(
     ("",) * 471
     + ("parameters", "layers", "square", "length", "elements", "steps") * 4
+    + ("steps",) * 4
     + ("batch", "batch", "backwards", "backwards", "mebibytes")
 )
 """The axis along which a case is large; none in most cases."""
