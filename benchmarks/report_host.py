@@ -9,7 +9,6 @@ FOLDER/NAME.R. A rank that still runs after `SECONDS` is killed.
 import gc
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -17,18 +16,11 @@ from pathlib import Path
 import torch._dynamo
 import torch.distributed.algorithms.ddp_comm_hooks
 import torch.distributed.fsdp
-import torch.distributed.optim  # noqa: F401 - all four are what the scripts import, or torch for them
+import torch.distributed.optim  # noqa: F401 - all are what the scripts import, or torch for them
+from torch._C._distributed_c10d import TCPStore
 
 SECONDS = 60
 """The time that a script may take, in seconds."""
-
-
-def free_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def run_rank(script: Path, rank: int, ranks: int, port: int, folder: Path) -> None:
@@ -40,6 +32,7 @@ def run_rank(script: Path, rank: int, ranks: int, port: int, folder: Path) -> No
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "OMP_NUM_THREADS": "1",
     }
     with (folder / f"{script.stem}.{rank}").open("w") as output:
@@ -55,13 +48,16 @@ def run_rank(script: Path, rank: int, ranks: int, port: int, folder: Path) -> No
 
 
 def run_script(script: Path, ranks: int, folder: Path) -> None:
-    """Run a script on some ranks, and wait until all have ended."""
-    port = free_port()
+    """Run a script on some ranks, and wait until all have ended.
+
+    The store is here, as torchrun has it in its agent: a rank that ends early must not take it away.
+    """
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     left = set()
     for rank in range(ranks):
         process = os.fork()
         if not process:
-            run_rank(script, rank, ranks, port, folder)
+            run_rank(script, rank, ranks, store.port, folder)
         left.add(process)
     deadline = time.monotonic() + SECONDS
     while left and time.monotonic() < deadline:
