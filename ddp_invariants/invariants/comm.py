@@ -288,6 +288,8 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
             ),
             "a layer's gradients pass through autocast's casts: a bias of the first bucket may "
             "be computed last": view.case.autocast,
+            "a rank computes gradients in another order: that of the first bucket may be its last "
+            "one": view.case.crossed is not None,
         }
     )
     _require_plain_steps(view)

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.probe import discover
 from ddp_invariants.discovery.promises import promised
 from ddp_invariants.discovery.result import Standing
@@ -12,6 +16,7 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Violation
 from ddp_invariants.search.trial import Options, Trial
+from ddp_invariants.situations.crossed import Crossed
 
 PROMISING = "tests/helpers/promising.py"
 FORGETS = f"{PROMISING}:EqualisesInEvaluationAlone"
@@ -62,6 +67,20 @@ def test_a_broken_promise_is_a_violation(pool: Pool, tmp_path: Path) -> None:
     trial = Trial(pool, UnderTest(ddp, Sampler(), scope), Options(seed=1, cases=50, store=tmp_path))
     with pytest.raises(Violation, match="communication waits for the whole backward"):
         trial.certify("COMM-5")
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_a_rank_with_another_order_may_compute_the_first_bucket_last(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """Overlap is judged where ranks compute gradients in one order, and not where a rank differs."""
+    case = TrainingCase(Model(1, (Layer("branches"),)), steps=3, bucket_cap=1, data=Data(samples=8))
+    trial = make_trial(ddp=ddp)
+    assert trial.findings(case)["COMM-5"].compared
+    for rank in (0, 1):
+        finding = trial.findings(case.with_situation(Crossed(rank)))["COMM-5"]
+        assert finding.failure is None
+        assert finding.compared == 0
 
 
 def test_an_argument_given_counts_before_its_default() -> None:
