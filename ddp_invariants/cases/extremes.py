@@ -1,7 +1,8 @@
 """The numbers in the buffers of an `extremes` layer: few formats beside their own hold them.
 
 Each number is far enough from its format's limit for a sum over `cases.case.LARGEST_WORLD_SIZE`
-ranks. Only int8 and uint8 have no room for that.
+ranks. int8 and uint8 have no room for that, and float32 has its largest numbers, as in the masks of
+many models.
 
 Suffix: N numbers of a buffer.
 """
@@ -20,6 +21,13 @@ def _whole(drawn_N: FloatArray) -> NDArray[np.int64]:
     return np.trunc(drawn_N * 4096).astype(np.int64)
 
 
+def _limits(drawn_N: FloatArray) -> NDArray[np.float32]:
+    """Return a zero with a sign, a subnormal number, and one of the two largest numbers."""
+    floats = _floats(drawn_N, -149, 0).astype(np.float32)
+    floats[2] = np.copysign(np.finfo(np.float32).max, floats[2])
+    return floats
+
+
 def _floats(drawn_N: FloatArray, log2_least: int, log2_large: int) -> FloatArray:
     """Return a zero with a sign, a subnormal number, and a large number."""
     sign, small, large = drawn_N
@@ -36,7 +44,7 @@ EXTREMES: dict[str, Callable[[FloatArray], NDArray[Any]]] = {
     "level": lambda drawn_N: (drawn_N * 60).astype(np.int8),
     "code": lambda drawn_N: (drawn_N * 60 + 128).astype(np.uint8),
     "mask": lambda drawn_N: drawn_N > 0,
-    "edges": lambda drawn_N: _floats(drawn_N, -149, 120).astype(np.float32),
+    "edges": _limits,
     "far": lambda drawn_N: _floats(drawn_N, -1074, 1016),
 }
 """The values of each buffer, from the numbers that a case draws for it."""

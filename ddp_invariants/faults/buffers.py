@@ -233,6 +233,22 @@ class NeverDividesThem(Averaged):
         buffer.copy_(total)
 
 
+class SumsMasks(Averaged):
+    """Buffers of float32 are summed in float32, in which a mask of the least number becomes minus
+    infinity (no public incident found).
+
+    BUF-2.
+    """
+
+    def _average(self, buffer: Tensor) -> None:
+        if buffer.dtype != torch.float32:
+            super()._average(buffer)
+            return
+        total = buffer.clone()
+        dist.all_reduce(total, group=self.group)
+        buffer.copy_(total / self.world_size)
+
+
 class DividesCountsFirst(Averaged):
     """Integer buffers are divided by the number of ranks before they are summed, which loses the
     remainder (no public incident found).

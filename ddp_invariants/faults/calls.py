@@ -1,6 +1,7 @@
 """Forwards of other forms: arguments, results, and gradients of the inputs."""
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -18,11 +19,14 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if is_dataclass(value):
-        parts = {one.name: _mapped(getattr(value, one.name), change) for one in fields(value)}
-        kind: Any = type(value)
-        return kind(**parts)
+        rebuilt = copy(value)  # The constructor need not take all fields.
+        for one in fields(value):
+            setattr(rebuilt, one.name, _mapped(getattr(value, one.name), change))
+        return rebuilt
     if isinstance(value, dict):
-        return {key: _mapped(part, change) for key, part in value.items()}
+        of_its_class = copy(value)
+        of_its_class.update({key: _mapped(part, change) for key, part in value.items()})
+        return of_its_class
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(_mapped(part, change) for part in value))
     if isinstance(value, list | tuple):
@@ -131,6 +135,57 @@ class PlainTuples(_Reference):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         return tuple(result) if isinstance(result, tuple) else result
+
+
+class PlainMappings(_Reference):
+    """Mappings among the arguments are rebuilt as plain dicts (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*(dict(x) if isinstance(x, dict) else x for x in args), **kwargs)
+
+
+class ResultsByTheirFields(_Reference):
+    """A dataclass that the module returns is built again from its fields, also those that its
+    constructor does not take (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        if not is_dataclass(result):
+            return result
+        kind: Any = type(result)
+        return kind(**{one.name: getattr(result, one.name) for one in fields(result)})
+
+
+class OneResultAlone(_Reference):
+    """The element is returned if the module returns a tuple or a list of one
+    (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        return result[0] if type(result) in (tuple, list) and len(result) == 1 else result
+
+
+class ContiguousCopies(_Reference):
+    """Arguments that are not contiguous are copied without autograd, so gradients end there
+    (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        def contiguous(tensor: Tensor) -> Tensor:
+            return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
+
+        return super().forward(*_mapped(args, contiguous), **_mapped(kwargs, contiguous))
 
 
 class ZeroForNone(_Reference):

@@ -27,6 +27,9 @@ InputForm = Literal[
     "trained",
     "option",
     "none",
+    "namedtuple",
+    "record",
+    "subclass",
 ]
 OutputForm = Literal[
     "plain",
@@ -42,6 +45,10 @@ OutputForm = Literal[
     "deep",
     "loss",
     "parameter",
+    "one_tuple",
+    "one_list",
+    "record",
+    "subclass",
 ]
 Form = InputForm | OutputForm
 
@@ -57,11 +64,14 @@ class CallShape(Situation):
         inputs: The form of each micro-step's inputs. After the last, the first follows. `keyword`
             names the tensor; `halves` gives the batch in two tensors; `others` adds arguments that
             are no tensors; `wide` adds tensors of float64 and int64, whatever the dtype of the inputs;
-            `tuple`, `list` and `dict` are containers; `trained` multiplies the
-            inputs by a parameter outside the wrapper; `option` names a number, and `none` names None
+            `tuple`, `list`, `dict` and `namedtuple` are containers; `record` is a dataclass with a
+            field that its constructor does not take; `subclass` is a class derived from dict;
+            `trained` multiplies the inputs by a parameter outside the wrapper, and lays them out by
+            columns; `option` names a number, and `none` names None
             in its place; without either the module returns another result.
         outputs: The form of each micro-step's outputs, likewise. All but `plain`, `halves` and `loss`
-            hold a second tensor that does not enter the loss; `mixed` also holds None, a string and
+            hold a second tensor that does not enter the loss, but `one_tuple` and `one_list`, which
+            hold one element, and `record`; `mixed` also holds None, a string and
             a number; `twice` holds the tensor of the loss twice; `deep` holds it two levels below
             the other one; `loss` is the loss itself, which the module computes; in `parameter` the
             second tensor is a parameter of the module, such as a learned temperature.
@@ -240,6 +250,12 @@ _CAPABILITIES: dict[
         (),
         "a forward whose input lies in a tuple, a list or a dict",
     ),
+    "object_inputs": (
+        ("namedtuple", "record", "subclass"),
+        (),
+        (),
+        "a forward whose input lies in a namedtuple, a dataclass or an object derived from dict",
+    ),
     "input_gradients": (
         ("trained",),
         (),
@@ -248,15 +264,15 @@ _CAPABILITIES: dict[
     ),
     "nested_outputs": (
         (),
-        ("tuple", "list", "dict", "nested", "halves", "twice"),
+        ("tuple", "list", "dict", "nested", "halves", "twice", "one_tuple", "one_list"),
         (),
         "a forward that returns tuples, lists or dicts, of which some tensors enter no loss",
     ),
     "object_outputs": (
         (),
-        ("namedtuple", "dataclass"),
+        ("namedtuple", "dataclass", "record", "subclass"),
         (),
-        "a forward that returns a namedtuple or a dataclass",
+        "a forward that returns a namedtuple, a dataclass or an object derived from dict",
     ),
     "deep_outputs": (
         (),

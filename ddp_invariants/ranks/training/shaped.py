@@ -5,7 +5,7 @@ The forms are those of `situations.call_shape`. They wrap the same arithmetic.
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -41,6 +41,38 @@ class Pair(NamedTuple):
 
     hidden: Tensor
     logits: Tensor
+
+
+@dataclass
+class Counted:
+    """A tensor as a dataclass with a field that the constructor does not take.
+
+    Attributes:
+        x: The tensor.
+        rows: Its first dimension.
+    """
+
+    x: Tensor
+    rows: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = len(self.x)
+
+
+class Single(NamedTuple):
+    """The inputs of a forward as a namedtuple."""
+
+    x: Tensor
+
+
+class Attributes(dict[str, Any]):
+    """A dict of which each value is an attribute, too, as of a tokenizer's or a model's result."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 class ShapedReplica(Replica):
@@ -109,6 +141,9 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
         "tuple": (((inputs, 3),), {}),
         "list": (([None, inputs],), {}),
         "dict": (({"x": inputs, "mode": "train"},), {}),
+        "namedtuple": ((Single(inputs),), {}),
+        "record": ((Counted(inputs),), {}),
+        "subclass": ((Attributes(x=inputs),), {}),
     }
     return calls.get(form, ((inputs,), {}))
 
@@ -142,6 +177,10 @@ def packed(form: OutputForm, outputs: Tensor, parameter: Tensor) -> Any:
         "deep": {"hidden": hidden, "more": {"logits": outputs}},
         "mixed": (None, "mean", outputs, 3, hidden.detach(), True),
         "parameter": {"logits": outputs, "temperature": parameter},
+        "one_tuple": (outputs,),
+        "one_list": [outputs],
+        "record": Counted(outputs),
+        "subclass": Attributes(logits=outputs, hidden=hidden),
     }[form]
 
 
@@ -165,8 +204,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif is_dataclass(value):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))
+        for each in fields(value):
+            yield from tensors_in(getattr(value, each.name))
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             yield from tensors_in(part)
@@ -185,7 +224,7 @@ def described(value: Any) -> str:
     if isinstance(value, Tensor):
         return _tensor(value)
     if is_dataclass(value):
-        parts = [f"{field.name}={described(getattr(value, field.name))}" for field in fields(value)]
+        parts = [f"{each.name}={described(getattr(value, each.name))}" for each in fields(value)]
         return f"{kind}({', '.join(parts)})"
     if isinstance(value, dict):
         parts = [f"{key!r}: {described(part)}" for key, part in value.items()]

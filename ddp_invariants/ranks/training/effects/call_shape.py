@@ -80,7 +80,8 @@ class CallShape(Effect):
 
         def call(inputs: Tensor) -> Tensor:
             if form == "trained":
-                inputs = inputs * self._front("twin" if replica is self.twin else "wrapped", inputs)
+                front = self._front("twin" if replica is self.twin else "wrapped", inputs)
+                inputs = (inputs * front).t().contiguous().t()
             args, kwargs = arguments_for(form, inputs)
             replica.calls.clear()
             # A forward whose loss nobody computes returns its outputs.
