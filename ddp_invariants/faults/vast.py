@@ -42,7 +42,7 @@ class LazyBlocks(Sampler[int]):
 class BlocksIn32Bits(LazyBlocks):
     """The place at which a block begins is kept in 32 bits (no public incident found).
 
-    SHARD-4: the first indices of all ranks do not fit together.
+    SHARD-4: lengths and first indices do not fit together.
     """
 
     def first_place(self) -> int:
@@ -52,7 +52,7 @@ class BlocksIn32Bits(LazyBlocks):
 class LenInFloat32(LazyBlocks):
     """The length of a share goes through float32 (no public incident found).
 
-    SHARD-4: the first indices of all ranks do not fit together.
+    SHARD-4: lengths and first indices do not fit together.
     """
 
     def __len__(self) -> int:

@@ -63,7 +63,7 @@ def misfit_at_the_start(
         np.concatenate([array_of(start) for start in starts]), return_counts=True
     )
     if not len(indices):
-        return "no rank yields an index"
+        return "" if told else "no rank yields an index"
     if not (indices[0] >= 0 and indices[-1] < samples):
         return f"an index lies outside the {samples} samples"
     repeated = int(times.sum()) - len(indices)

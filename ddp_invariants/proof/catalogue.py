@@ -9,6 +9,7 @@ import ast
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -221,7 +222,7 @@ def read(path: Path) -> Catalogue:
         except (OSError, SyntaxError, ValueError) as error:
             unread.append(f"{file.relative_to(root)}: it cannot be read: {error}")
     entries: list[CatalogueEntry] = []
-    classes = _classes(trees.values())
+    classes = _classes([*_private(path), *trees.values()])
     for file, tree in trees.items():
         name = file.relative_to(root)
         records: list[tuple[Definition, Record]] = []
@@ -248,6 +249,13 @@ def _modules(path: Path) -> Iterator[Path]:
     for file in sorted(path.rglob("*.py")):
         if not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts):
             yield file
+
+
+def _private(path: Path) -> Iterator[ast.Module]:
+    """Yield the private modules of a folder that can be read: they may hold bases of the entries."""
+    for file in sorted(path.rglob("_*.py")) if path.is_dir() else ():
+        with suppress(OSError, SyntaxError, ValueError):
+            yield ast.parse(file.read_text(encoding="utf-8"))
 
 
 def _definitions(body: Sequence[ast.stmt]) -> Iterator[Definition]:

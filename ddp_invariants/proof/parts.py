@@ -16,6 +16,9 @@ _OF_MODULES = ("Module", "DataParallel", "DDP")
 _DATA = ("dataset", "data_source", "data", "sampler", "batch_sampler", "indices", "length")
 """Usual names of the first argument of a function that samples."""
 
+_EITHER = ("LIVE-1", "RNG-1", "STATE-1")
+"""Rules about DDPs that authors name for samplers, too: these hang, draw numbers and save states."""
+
 
 def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]) -> Part:
     """Return the part of training that an implementation is; "" if nothing decides it.
@@ -25,7 +28,7 @@ def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef
         record: Its record. A sentence of one word, `Sampler.` or `DDP.`, decides.
         classes: The classes of the catalogue by name, to look up bases.
     """
-    about = {ALL_RULES[rule].is_about_samplers for rule in record.rules if rule != "LIVE-1"}
+    about = {ALL_RULES[rule].is_about_samplers for rule in record.rules if rule not in _EITHER}
     if record.part:
         return record.part
     if len(about) == 1:

@@ -99,6 +99,8 @@ def test_the_part_of_an_entry_shows_in_its_class() -> None:
         ('def a(module):\n    """Right: a function."""', False),
         ('class A:\n    """Right: unclear. Sampler."""', True),
         ('class A:\n    """Wrong. LIVE-1."""\n    def set_epoch(self, epoch): ...', True),
+        ('class A:\n    """Wrong. RNG-1."""\n    def set_epoch(self, epoch): ...', True),
+        ('class A:\n    """Wrong. STATE-1."""\n    def forward(self, x): ...', False),
         ('class A:\n    """Wrong. GRAD-2."""\n    def __iter__(self): ...', False),
     ],
 )
@@ -111,6 +113,22 @@ def test_the_part_is_decided_for_each_entry(
     (tmp_path / "odd.py").write_text(source, encoding="utf-8")
     (entry,) = read(tmp_path).entries
     assert entry.is_sampler is is_sampler
+
+
+def test_a_base_in_a_private_module_shows_the_part(tmp_path: Path) -> None:
+    """The entries of a catalogue share bases in modules that hold no entries."""
+    (tmp_path / "_base.py").write_text(
+        "class Base:\n    def __iter__(self): ...\n\nclass _Broken:\n", encoding="utf-8"
+    )
+    (tmp_path / "_other.py").write_text(
+        "class Base:\n    def __iter__(self): ...\n", encoding="utf-8"
+    )
+    (tmp_path / "odd.py").write_text(
+        'from ._other import Base\n\nclass A(Base):\n    """Right: a sampler."""\n',
+        encoding="utf-8",
+    )
+    (entry,) = read(tmp_path).entries
+    assert entry.is_sampler
 
 
 def test_a_path_without_a_catalogue_is_a_usage_error(tmp_path: Path) -> None:

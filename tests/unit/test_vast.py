@@ -79,12 +79,13 @@ def test_a_lazy_sampler_is_judged(sampler: str) -> None:
 
 
 @pytest.mark.parametrize("sampler", ["reference", "torch", f"{FAULTS}.extents:NumpyPermutation"])
-def test_a_sampler_with_a_list_of_all_indices_is_not_accused(sampler: str) -> None:
-    """It has no memory for the list, and is not asked so."""
+def test_a_sampler_with_a_list_of_all_indices_is_judged_by_its_length(sampler: str) -> None:
+    """It has no memory for the list."""
     for case in CASES:
         answer, failure = failed(sampler, case)
         assert failure is None
-        assert set(answer["got"]) == {None}
+        assert {tuple(indices) for indices, _ in answer["got"]} == {()}
+        assert all(length for _, length in answer["got"])
         assert set(answer["raised"]) == {""}
 
 
@@ -132,6 +133,8 @@ def test_a_fault_shows_for_a_vast_dataset_alone(fault: str, reason: str) -> None
         ([[[0, -1], []], [[1, 3], []]], "outside the 1099511627775 samples"),
         ([[[0, LENGTH], []], [[1, 3], []]], "outside the 1099511627775 samples"),
         ([[[], []], [[], []]], "no rank yields an index"),
+        ([[[], [2**39]], [[], [2**39]]], ""),
+        ([[[], [2**39 + 1]], [[], [2**39 + 1]]], "all ranks together yield 1099511627776 indices"),
     ],
 )
 def test_the_reason_says_what_does_not_fit(got: list[list[list[int]]], reason: str) -> None:

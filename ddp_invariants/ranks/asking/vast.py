@@ -17,10 +17,13 @@ _SECONDS, _BYTES = 0.5, 128 << 20
 
 @way("vast")
 def vast(situation: Vast, case: ShardCase, make: SamplerMaker, rank: int) -> Asked | None:
-    """Ask for `len` and the first items of the last epoch; `len` only if it counts indices."""
+    """Ask for `len` and the first items of the last epoch; `len` only if it counts indices.
+
+    A sampler that makes a list of all indices when it is iterated is asked for `len` alone.
+    """
     if make.scatters:
         return None
-    known, epoch = in_last_epoch(case, make, rank), case.epochs[-1]
+    known, epoch, length = in_last_epoch(case, make, rank), case.epochs[-1], list[int]()
     try:
         with make.surroundings(rank, case.world_size), bounded(_SECONDS, _BYTES):
             sampler = made(case, make, case.world_size, rank, epoch, samples=situation.length)
@@ -30,9 +33,9 @@ def vast(situation: Vast, case: ShardCase, make: SamplerMaker, rank: int) -> Ask
             length = [len(sampler)] if counted else []
             items = list(islice(sampler, _TAKEN))
     except Exceeded:
-        return None
+        items = []
     except Exception as error:
-        if is_out_of_memory(error):
-            return None
-        raise
-    return Asked([known.flat(items), length])
+        if not is_out_of_memory(error):
+            raise
+        items = []
+    return Asked([known.flat(items), length]) if items or length else None

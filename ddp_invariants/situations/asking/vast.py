@@ -15,18 +15,20 @@ SHORTEST, LONGEST = 2**38, 2**40
 
 @dataclass(frozen=True)
 class Vast(ShardSituation):
-    """A dataset of up to 2^40 samples, of which each rank asks for its first indices.
+    """A dataset of up to 2^40 samples, of which each rank asks for its length and first indices.
 
-    Only a sampler that holds no list of the indices can answer.
+    A sampler that makes a list of all indices can answer for its length alone.
 
     Attributes:
         length: The number of samples.
     """
 
-    fact: ClassVar[str] = "of a vast dataset, the first indices of all ranks do not fit together"
+    fact: ClassVar[str] = (
+        "of a vast dataset, the ranks' lengths and first indices do not fit together"
+    )
     capability: ClassVar[str] = "vast"
     may_crash: ClassVar[bool] = True
-    means: ClassVar[str] = "a dataset of 2^40 samples, whose indices are in no list"
+    means: ClassVar[str] = "a dataset of 2^40 samples, of which no list of all indices can be made"
 
     length: int = LONGEST
     kind: Literal["vast"] = "vast"
