@@ -1,5 +1,7 @@
 """Forwards of other forms: arguments, results, and gradients of the inputs."""
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import fields, is_dataclass
@@ -151,7 +153,7 @@ class ResultsByTheirFields(_Reference):
     """A dataclass that the module returns is built again from its fields, also those that its
     constructor does not take (no public incident found).
 
-    CALL-1.
+    LIVE-1.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -451,6 +453,21 @@ class RecordsInTrainingAlone(_Reference):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with torch.set_grad_enabled(self.training and torch.is_grad_enabled()):
             return super().forward(*args, **kwargs)
+
+
+class TimesSomeForwards(_Reference):
+    """On rank 0 a number of the program's generator decides which forwards are timed
+    (no public incident found).
+
+    RNG-1: drew numbers that another rank did not draw.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        result = super().forward(*args, **kwargs)
+        if dist.get_rank(self.group) == 0 and random.random() < 0.01:
+            self.seconds = time.perf_counter() - began
+        return result
 
 
 class HooksOnResultsStay(_Reference):

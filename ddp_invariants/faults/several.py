@@ -184,6 +184,18 @@ class WorldOfTheEnvironment(_Reference):
         self.world_size = int(os.environ.get("WORLD_SIZE", self.world_size))
 
 
+class WorldOfTheScheduler(WorldOfTheEnvironment):
+    """The world size is the number of tasks that a job scheduler started, which may be one that
+    then starts all ranks (no public incident found).
+
+    LIVE-7: summed, never divided.
+    """
+
+    def __init__(self, module: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        _Reference.__init__(self, module, None, bucket_cap_mb)
+        self.world_size = int(os.environ.get("SLURM_NTASKS", self.world_size))
+
+
 class HooksWithGradientsOnly(_Reference):
     """Nothing is hooked where gradients are off while the model is wrapped
     (no public incident found).

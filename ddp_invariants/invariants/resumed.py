@@ -105,6 +105,16 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
             f"{brief([resumed.following[1]])}, uninterrupted {brief([resumed.following[0]])}",
         )
         return caused(failure, resumption.of_the_next_epoch(resumed, view.case))
+    if resumed.lengths[1] != resumed.lengths[0]:
+        return Failure(
+            "SHARD-9",
+            "len(sampler) in the epoch after a resumed one is not that of an uninterrupted run",
+            where,
+            f"{resumed.lengths[1]}, uninterrupted {resumed.lengths[0]}",
+            "the indices that were consumed before are missing from every later length"
+            if resumed.lengths[1] == (resumed.lengths[0] or 0) - len(resumed.taken)
+            else "",
+        )
     if resumed.repeated != resumed.whole:
         consumed = len(resumed.taken) + len(resumed.taken_again)
         return Failure(

@@ -21,6 +21,7 @@ from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import PROGRAM_BITS, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.shared_stream import SHARED
 
 CHANCE_FREE = 64
 """Number of bits that two independent streams never draw alike in practice."""
@@ -34,13 +35,16 @@ RANKS, FORWARDS = (
     "RNG-1",
     "Ranks that were seeded differently draw different random numbers. In training no forward "
     "repeats the numbers of another rank's forward, or of an earlier forward of its rank. The "
-    "program before a step repeats none either. In evaluation no forward draws random numbers.",
-    needs=(RANKS, FORWARDS),
+    "program before a step repeats none either. In evaluation no forward draws random numbers. "
+    "Ranks whose program seeds Python's and numpy's generators alike draw the same numbers from them.",
+    needs=(RANKS, FORWARDS, SHARED),
     source="the notes on reproducibility and torch.manual_seed in torch's documentation: "
     "a program that seeds ranks differently wants different random numbers",
     applies="capability",
     draws=Draws(
-        between_steps=("evaluation", "forward only", "evaluation with gradients"), drawing=True
+        between_steps=("evaluation", "forward only", "evaluation with gradients"),
+        drawing=True,
+        shared_stream=True,
     ),
     excluded=(lacks("supports no layers that draw random numbers", "dropout"),),
     after="BUF-1",
@@ -54,7 +58,7 @@ def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failu
     anew when it is made.
     """
     drawn = _drawn(view) if view.case.model.draws else []
-    failure = _in_training(view, drawn) or _in_evaluation(view)
+    failure = _in_training(view, drawn) or _in_evaluation(view) or _of_shared(view, tally)
     if failure is not None:
         return failure
     failure = _of_forwards(view, drawn, tally) or _of_the_program(view, tally)
@@ -112,6 +116,40 @@ def _of_the_program(view: EvidenceView, tally: Tally) -> Failure | None:
         return "after the last step" if step == view.case.steps else f"before step {step}"
 
     return streams.of_the_program(view, _failure(view, alike, at), pairs)
+
+
+def _of_shared(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Return a failure if ranks draw different numbers from streams with one seed.
+
+    A wrapper that seeds each rank on construction seeds it again when it is rebuilt.
+    """
+    rebuilt = [action.step for action in view.case.between_steps if action.kind == "reload"]
+    by_rank = [
+        {draw.step: draw.numbers for draw in rank.shared_draws} for rank in view.evidence.ranks
+    ]
+    for step in sorted(set.intersection(*map(set, by_rank))):
+        if rebuilt and step >= min(rebuilt):
+            return None
+        tally.meet({SHARED: len(by_rank) > 1})
+        for rank, drawn in enumerate(by_rank):
+            for name, got, first in zip(
+                ("random", "numpy"), drawn[step], by_rank[0][step], strict=True
+            ):
+                tally.compared += rank > 0
+                if got != first:
+                    return Failure(
+                        "RNG-1",
+                        "ranks draw different numbers from streams with one seed",
+                        f"rank {rank} of {view.case.world_size}, "
+                        + (
+                            "after the last step"
+                            if step == view.case.steps
+                            else f"before step {step}"
+                        ),
+                        f"{got} from the generator of {name}, rank 0 {first}",
+                        "a rank drew numbers that another rank did not draw",
+                    )
+    return None
 
 
 def _drawn(view: EvidenceView) -> list[dict[int, Tensors]]:

@@ -5,6 +5,7 @@ which cause. For controls it counts false violations. Each search draws cases as
 does: from the properties of all rules in turn, each case judged by all rules.
 """
 
+import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -27,6 +28,7 @@ from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, contents, size
+from ddp_invariants.ranks.host import die_with_parent
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import REAL_WORLD_SIZE, SIMULATED_WORLD_SIZE
 from ddp_invariants.search.runner import HUNG_DEADLINE
@@ -199,7 +201,9 @@ class _Searcher:
 _searcher: list[_Searcher] = []
 
 
-def _open(addresses: list[str], backend: Backend, store: Path) -> None:
+def _open(parent: int, addresses: list[str], backend: Backend, store: Path) -> None:
+    # A killed parent ends nobody, and a search may take minutes.
+    die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process ends this process.
     _searcher.append(_Searcher(addresses, backend, store))
     # A multiprocessing child ends without running `atexit` functions.
@@ -229,7 +233,7 @@ def measure(
             workers,
             mp_context=get_context("spawn"),
             initializer=_open,
-            initargs=(addresses, backend, Path(folder)),
+            initargs=(os.getpid(), addresses, backend, Path(folder)),
         )
         try:
             for done in as_completed(

@@ -213,8 +213,8 @@ def resumed(
         that), `loaded` (the indices of a new sampler with the state, which is saved once more after
         one batch), `taken_again` (indices of that batch), `twice` (the indices of a new sampler
         with that second state), `repeated` (the same sampler, iterated again without `set_epoch`),
-        `fresh` (the indices of a new sampler without a state), and `following` (the next epoch's
-        indices of the saved and of the loaded sampler).
+        `fresh` (the indices of a new sampler without a state), `following` (the next epoch's
+        indices of the saved and of the loaded sampler) and `lengths` (their `len` in that epoch).
     """
     assert case.saved_after is not None
     epoch = case.epochs[-1]
@@ -231,6 +231,7 @@ def resumed(
     repeated = once_more.indices()
     saving.set_epoch(epoch + 1)
     loading.set_epoch(epoch + 1)
+    following = [saving.indices(), loading.indices()]
     return {
         "taken": taken,
         "rest": rest,
@@ -239,7 +240,8 @@ def resumed(
         "twice": twice,
         "fresh": fresh.indices(),
         "repeated": repeated,
-        "following": [saving.indices(), loading.indices()],
+        "following": following,
+        "lengths": [saving.length(), loading.length()],
     }
 
 

@@ -127,6 +127,7 @@ def rank_evidence(
         facts.get("warned", []),
         [(int(number), bool(alike)) for number, alike in facts.get("replayed", [])],
         [ProgramDraw(*row) for row in facts.get("program_draws", [])],
+        [ProgramDraw(*row) for row in facts.get("shared_draws", [])],
         [ShapedCall(*row) for row in facts.get("shaped", [])],
         [ModuleEvents(*row) for row in facts.get("uses", [])],
         int(facts.get("slowed", 0)),

@@ -176,7 +176,7 @@ class ShapedCall(NamedTuple):
 
 
 class ProgramDraw(NamedTuple):
-    """Random numbers that the program itself drew from torch's default generator.
+    """Random numbers that the program itself drew at once.
 
     Attributes:
         step: The step before which it drew them; the number of steps for those after the last one.
@@ -237,6 +237,8 @@ class RankEvidence:
         replayed: Micro-steps whose forward drew random numbers, each with True if the module drew
             those that the default generator gave next when the program called the wrapper.
         program_draws: The random numbers that the program drew.
+        shared_draws: Those that it drew from generators with one seed on all ranks: of Python, and
+            of numpy.
         shaped: The forwards in forms of their own.
         uses: The uses of the module besides training.
         slowed: The number of times its device was kept busy before a collective or a gradient.
@@ -269,6 +271,7 @@ class RankEvidence:
     warned: list[str] = field(default_factory=list)
     replayed: list[tuple[int, bool]] = field(default_factory=list)
     program_draws: list[ProgramDraw] = field(default_factory=list)
+    shared_draws: list[ProgramDraw] = field(default_factory=list)
     shaped: list[ShapedCall] = field(default_factory=list)
     uses: list[ModuleEvents] = field(default_factory=list)
     slowed: int = 0

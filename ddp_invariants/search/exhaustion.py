@@ -24,8 +24,10 @@ from ddp_invariants.search.split import WHOLE, Split
 MOST_SAMPLES = 40
 MOST_RANKS = 9
 _EPOCHS = (0, 1)
-_LONG = (40_009, 100_003)
-"""Samples of the long datasets: prime numbers beyond those of 16 bits with a sign, and without."""
+_LONG = (40_009, 45_045, 100_003)
+"""Samples of the long datasets: two prime numbers, beyond those of 16 bits with a sign and without,
+and one with the five smallest odd prime factors.
+"""
 _FEW_RANKS = 2
 """The most ranks of a resumption."""
 

@@ -37,6 +37,7 @@ from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.schedule import RateSchedule
 from ddp_invariants.situations.second import SecondWrapper
+from ddp_invariants.situations.shared_stream import SharedStream
 from ddp_invariants.situations.storage import OneStorage
 from ddp_invariants.situations.surroundings import Surroundings
 from ddp_invariants.situations.turns import Turns
@@ -66,6 +67,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     ClearedByModule,
     OneStorage,
     OptimizerFirst,
+    SharedStream,
     CallShape,
     ModuleUse,
     GroupOptions,

@@ -4,11 +4,16 @@ A command measures the whole catalogue.
 """
 
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import caught
+import psutil
 import pytest
 import rule_pages
+from survivors import survivors
 
 from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
@@ -364,3 +369,24 @@ def test_timing_that_changes_an_answer_violates_comm2(make_trial: TrialMaker) ->
         r"only when (results are withheld|rank \d starts its collectives|collectives start)",
         violation.report,
     )
+
+
+def test_nothing_goes_on_when_the_command_is_killed() -> None:
+    """A process that searches ends with the command, however long its search would take."""
+    command = [sys.executable, "-m", "ddp_invariants", "faults", "--only", "LazyBlocks"]
+    with subprocess.Popen(
+        [*command, "--control-cases", "1000000"], stdout=subprocess.DEVNULL
+    ) as main:
+        below, until = psutil.Process(main.pid), time.monotonic() + 60
+        while not (searching := _searching(below)) and time.monotonic() < until:
+            time.sleep(0.1)
+        started = {each.pid for each in below.children(recursive=True)}
+        main.kill()
+    assert searching
+    assert survivors(lambda: started) == set()
+
+
+def _searching(command: psutil.Process) -> list[psutil.Process]:
+    """Return the processes of a command that search, and have ranks at work."""
+    workers = [each for each in command.children() if "spawn_main" in " ".join(each.cmdline())]
+    return [each for each in workers if each.cpu_times().user > 3]

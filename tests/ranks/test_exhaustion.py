@@ -25,6 +25,15 @@ class Scrambled(Reference):
     def order(self):
         order = super().order()
         return [(i & 0xFFFF) if self.shuffle else i for i in order]
+
+class OddSteps(Reference):
+    def order(self):
+        n = self.length
+        if not self.shuffle or n <= 4096:
+            return super().order()
+        step = 3 ** (1 + self.epoch)
+        order = [place * step % n for place in range(n)]
+        return [order[place % n] for place in range(len(self) * self.num_replicas)]
 """
 FAULTS = "ddp_invariants.faults.strided:"
 
@@ -85,6 +94,10 @@ def test_an_order_that_repeats_indices_of_long_datasets_is_found(
     exhaustion = exhaust(pool, Sampler(f"{path}:Scrambled"), FEW)
     assert exhaustion.right == exhaustion.cases == ALL
     assert [case.data.samples for case in exhaustion.wrong["SHARD-2"]] == [100_003]
+    # An odd step reaches all places of a prime length, and not those of a length with odd factors.
+    exhaustion = exhaust(pool, Sampler(f"{path}:OddSteps"), FEW)
+    assert exhaustion.right == exhaustion.cases == ALL
+    assert {case.data.samples for case in exhaustion.wrong["SHARD-2"]} == {45_045}
 
 
 def test_a_process_that_does_not_answer_leaves_nothing_said(pool: Pool) -> None:

@@ -1309,6 +1309,7 @@ def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None 
             "repeated": whole,
             "fresh": whole[::-1],
             "following": [NEXT, NEXT],
+            "lengths": [6, 6],
         }
         for whole in (WHOLE, LATER)
     ]
@@ -1402,6 +1403,7 @@ def taken_up(world_size: int, **changes: object) -> Finding:
             "repeated": whole,
             "fresh": whole[::-1],
             "following": [NEXT, NEXT],
+            "lengths": [6, 6],
         }
         for whole in (WHOLE, LATER)
     ]
@@ -1495,6 +1497,16 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
             "after a resumed one is not that of an uninterrupted run",
             "it is the resumed epoch again",
             {"following": [NEXT, WHOLE]},
+        ),
+        (
+            "len(sampler) in the epoch after a resumed one is not that of an uninterrupted run",
+            "missing from every later length",
+            {"lengths": [6, 4]},
+        ),
+        (
+            "len(sampler) in the epoch after a resumed one is not that of an uninterrupted run",
+            "",
+            {"lengths": [6, 5]},
         ),
         ("saving the state changes the indices", "", {"rest": [WHOLE[-1]]}),
         ("saving the state changes the indices", "", {"rest": WHOLE[3:]}),

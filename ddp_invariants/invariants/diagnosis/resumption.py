@@ -28,6 +28,7 @@ class Resumed:
         repeated: Indices of the same sampler, iterated again without `set_epoch`.
         fresh: Indices that a new sampler yields without a state.
         following: The next epoch's indices of the saved sampler and of the loaded one.
+        lengths: The `len` of both in that epoch, in indices; None without a `len`.
         whole: The indices of the epoch without a save.
         rank: The rank.
     """
@@ -40,6 +41,7 @@ class Resumed:
     repeated: list[int]
     fresh: list[int]
     following: list[list[int]]
+    lengths: list[int | None]
     whole: list[int]
     rank: int
 

@@ -15,8 +15,14 @@ from ddp_invariants.situations import surroundings
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
-_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_OUTER = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+_OUTER = {
+    **dict.fromkeys(("RANK", "LOCAL_RANK", "SLURM_PROCID", "SLURM_LOCALID", "PMI_RANK"), "0"),
+    **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"), "1"),
+    **dict.fromkeys(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), "0"),
+    **dict.fromkeys(("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"), "1"),
+}
+"""The variables of a process that torchrun, srun or mpirun started alone."""
+_LAUNCHERS = (*_OUTER, "MASTER_ADDR", "MASTER_PORT")
 
 
 @effect(lambda case: case.get(surroundings.Surroundings) is not None)
@@ -70,7 +76,9 @@ class Surroundings(Effect):
         kept = {name: os.environ[name] for name in names}
         # A device is chosen by the local rank.
         on_device = self.setup.rank_device.on_device
-        outer = {name: value for name, value in _OUTER.items() if not on_device or name[0] != "L"}
+        outer = {
+            name: value for name, value in _OUTER.items() if not on_device or "LOCAL" not in name
+        }
         if "no environment" in self._names:
             for name in names:
                 del os.environ[name]
