@@ -52,7 +52,7 @@ OutputForm = Literal[
 ]
 Form = InputForm | OutputForm
 
-LONGEST = 16
+LONGEST = 24
 """The most forms that follow one another in a case."""
 
 
