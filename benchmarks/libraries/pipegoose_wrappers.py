@@ -10,7 +10,7 @@ from bare import load
 
 def context_of(case: Any) -> Any:
     """Return pipegoose's context, with the default group as that of each mode."""
-    library = load("pipegoose.distributed.parallel_context")
+    library: Any = load("pipegoose.distributed.parallel_context")
     distributed = load("torch.distributed")
 
     class AllAreReplicas(library.ParallelContext):  # type: ignore[misc]  # the library is imported by name
@@ -20,7 +20,8 @@ def context_of(case: Any) -> Any:
             self.data_parallel_size = case.world_size
             ranks = list(range(case.world_size))
             self._global_ranks, self._local_ranks, self._world_sizes = {}, {}, {}
-            self._groups, self._ranks_in_group, self._ranks_to_device = {}, {}, {}
+            self._groups, self._ranks_in_group = {}, {}
+            self._ranks_to_device: dict[Any, int] = {}
             for mode in library.ParallelMode:
                 alone = mode.name in {"TENSOR", "PIPELINE"}
                 self._local_ranks[mode] = 0 if alone else case.rank
