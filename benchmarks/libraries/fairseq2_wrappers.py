@@ -5,9 +5,8 @@ from typing import Any, ClassVar
 
 from bare import load
 
-from ddp_invariants.implementation.adapters import preload
-
-preload("torch.distributed.tensor")
+for name in ("ddp", "fsdp.fsdp1", "fsdp.fsdp2"):
+    load(f"fairseq2.nn.{name}")
 
 
 def gangs_of(context: Any, *, sharded: bool) -> Any:
