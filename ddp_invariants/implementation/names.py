@@ -31,11 +31,14 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "fabric": "ddp_invariants.implementation.adapters.fabric:Fabric",
         "fsdp1": "ddp_invariants.implementation.adapters.fsdp1:FullyShardedDataParallel",
         "fsdp2": "ddp_invariants.implementation.adapters.fsdp2:FullyShard",
+        "hsdp": "ddp_invariants.implementation.adapters.fsdp2:HybridShard",
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
         "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",
         "megatron": "ddp_invariants.implementation.adapters.megatron:Megatron",
         "mmengine_separate": "ddp_invariants.implementation.adapters.mmengine:Separate",
+        "post_local_sgd": "ddp_invariants.implementation.adapters.post_local_sgd:PostLocalSGD",
         "simple_fsdp": "ddp_invariants.implementation.adapters.torchtitan:SimpleFSDP",
+        "torchft": "ddp_invariants.implementation.adapters.torchft:Replicated",
     },
     "sampler": {
         name: f"ddp_invariants.implementation.adapters.samplers.{target}"

@@ -9,7 +9,8 @@ class CommHook:
     """A model that DDP has wrapped, with a communication hook.
 
     Args:
-        hook: The communication hook.
+        hook: The communication hook; a member of `torch.distributed.BuiltinCommHookType` is one of
+            DDP's C++ code.
         make_state: Makes the hook's state from a process group. Without it, the process group is
             the state, as `default_hooks` of torch expect.
     """
@@ -26,6 +27,9 @@ class CommHook:
         )
         library: Any = importlib.import_module("torch.nn.parallel")
         wrapped = library.DistributedDataParallel(module, process_group=context.group, **capacity)
+        if type(self.hook).__name__ == "BuiltinCommHookType":
+            wrapped._register_builtin_comm_hook(self.hook)
+            return wrapped  # a class of the library, which is imported by name
         state = self.make_state(context.group) if self.make_state else context.group
         wrapped.register_comm_hook(state, self.hook)
         made: object = wrapped

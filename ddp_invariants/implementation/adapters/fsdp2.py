@@ -1,4 +1,4 @@
-"""torch's `fully_shard` (FSDP2), as `--ddp fsdp2`."""
+"""torch's `fully_shard` (FSDP2), as `--ddp fsdp2`, and over replicas of shards as `--ddp hsdp`."""
 
 import importlib
 from typing import Any, ClassVar
@@ -31,4 +31,23 @@ class FullyShard:
         for layer in layers_of(module) if self._layers else ():
             library.fully_shard(layer, **self._options)
         wrapped: object = library.fully_shard(module, **self._options)
+        return wrapped
+
+
+class HybridShard:
+    """A model that FSDP2 shards in each of two replicas, or in one if the number of ranks is odd."""
+
+    declares: ClassVar[dict[str, object]] = {**FullyShard.declares, "replicas": 2}
+
+    def wrap(self, module: Any, context: Any) -> object:
+        """Shard the model in place over a mesh of two dimensions."""
+        library: Any = importlib.import_module("torch.distributed.fsdp")
+        meshes: Any = importlib.import_module("torch.distributed.device_mesh")
+        replicas = 1 if context.world_size % 2 else 2
+        mesh = meshes.init_device_mesh(
+            context.device.type,
+            (replicas, context.world_size // replicas),
+            mesh_dim_names=("replicate", "shard"),
+        )
+        wrapped: object = library.fully_shard(module, mesh=mesh)
         return wrapped
