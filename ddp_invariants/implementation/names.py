@@ -37,6 +37,7 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "megatron": "ddp_invariants.implementation.adapters.megatron:Megatron",
         "mmengine_separate": "ddp_invariants.implementation.adapters.mmengine:Separate",
         "post_local_sgd": "ddp_invariants.implementation.adapters.post_local_sgd:PostLocalSGD",
+        "post_local_sgd_hook": "ddp_invariants.implementation.adapters.post_local_sgd:Hook",
         "simple_fsdp": "ddp_invariants.implementation.adapters.torchtitan:SimpleFSDP",
         "torchft": "ddp_invariants.implementation.adapters.torchft:Replicated",
     },
