@@ -1,11 +1,15 @@
 """Adapters for configurations of torch's sharding that need a mesh of the case's ranks."""
 
+import itertools
 from typing import Any, ClassVar
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_module
+
+from ddp_invariants.implementation.adapters import layers_of
+from ddp_invariants.implementation.adapters.fsdp2 import FullyShard
 
 SEEDED = {"init": "seed", "gradients": "hidden", "zero": 3, "replicas": 2}
 """Declarations of hybrid sharding: two copies of each shard, and no broadcast."""
@@ -26,6 +30,34 @@ class Hybrid:
     def wrap(self, module: nn.Module, context: Any) -> object:
         """Shard the model in place."""
         return fully_shard(module, mesh=hybrid_mesh(context))
+
+
+class Prefetched:
+    """FSDP2 with a unit for each layer; each unit prefetches the next one, and the one before."""
+
+    declares: ClassVar[dict[str, object]] = FullyShard.declares
+
+    def wrap(self, module: nn.Module, context: Any) -> object:
+        """Shard the model in place."""
+        del context
+        units = [fully_shard(layer) for layer in layers_of(module)]
+        for before, after in itertools.pairwise(units):
+            before.set_modules_to_forward_prefetch([after])
+            after.set_modules_to_backward_prefetch([before])
+        return fully_shard(module)
+
+
+class Summed:
+    """FSDP2 that sums gradients."""
+
+    declares: ClassVar[dict[str, object]] = {**FullyShard.declares, "reduction": "sum"}
+
+    def wrap(self, module: nn.Module, context: Any) -> object:
+        """Shard the model in place."""
+        del context
+        wrapped = fully_shard(module)
+        wrapped.set_gradient_divide_factor(1.0)
+        return wrapped
 
 
 class Hybrid1:
