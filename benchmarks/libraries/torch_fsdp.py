@@ -22,16 +22,6 @@ def hybrid_mesh(context: Any) -> DeviceMesh:
     return init_device_mesh(context.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
-class Hybrid:
-    """FSDP2 over a mesh of two dimensions."""
-
-    declares: ClassVar[dict[str, object]] = {**SEEDED, "partition": "rows"}
-
-    def wrap(self, module: nn.Module, context: Any) -> object:
-        """Shard the model in place."""
-        return fully_shard(module, mesh=hybrid_mesh(context))
-
-
 class Prefetched:
     """FSDP2 with a unit for each layer; each unit prefetches the next one, and the one before."""
 
