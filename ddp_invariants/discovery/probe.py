@@ -351,16 +351,14 @@ class _Probes:
             next(probe for probe in probed if probe.capability == "buffers"),
             name in declared.unsupported,
         )
+        claimed = name in {*declared.supports, *self.promised}
         if buffers.standing is not Standing.RIGHT:
-            return Probed(
-                name,
-                Standing.UNKNOWN if buffers.standing is Standing.UNKNOWN else Standing.ABSENT,
-                declared=excused,
-            )
+            unknown = claimed and buffers.standing is Standing.UNKNOWN
+            return Probed(name, Standing.UNKNOWN if unknown else Standing.ABSENT, declared=excused)
         finding = judge(self.run(replace(TRAINING["buffers"].probe, steps=3)), declared)["BUF-1"]
         if MOVED in finding.met and finding.failure is None:
             return Probed(name, Standing.RIGHT, declared=excused)
-        if finding.failure is not None and name in {*declared.supports, *self.promised}:
+        if finding.failure is not None and claimed:
             return Probed(name, Standing.WRONG, f"BUF-1: {finding.failure.fact}", excused)
         return Probed(name, Standing.ABSENT, declared=excused)
 

@@ -298,7 +298,6 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
                 view.declared.gradients == "hidden"
                 and case.zero_grad == "never"
                 and case.accumulation > 1
-                and case.values == "real"
             ),
         }
     )

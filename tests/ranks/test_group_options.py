@@ -3,11 +3,14 @@
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from conftest import TrialMaker
 from ddp_invariants.cases.program import BetweenSteps, Optimizer
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.ranks.training.groups import ParameterGroups
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
@@ -70,3 +73,15 @@ def test_groups_are_refused_where_something_else_changes_them() -> None:
             GROUPS.with_situation(situation)
     with pytest.raises(CaseError, match="a rate of"):
         replace(GROUPS, optimizer=Optimizer(log2_lr=-30))
+
+
+def test_other_tensors_are_refused_whatever_their_values_on_a_rank() -> None:
+    """A shard of a parameter may be empty, and all ranks must raise alike; a placeholder is taken."""
+    module = nn.Linear(1, 1)
+    ParameterGroups.mark(module)
+    make = ParameterGroups(GROUPS, GroupOptions(decays=False))
+    assert len(make(module.parameters())) == 2
+    assert len(make([torch.zeros(1, requires_grad=True)])) == 1
+    for other in (nn.Parameter(torch.zeros(1)), torch.zeros(2), torch.ones(1)):
+        with pytest.raises(NotImplementedError, match="other tensors than the module's"):
+            make([other])

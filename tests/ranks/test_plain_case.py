@@ -14,10 +14,11 @@ from entered import entered
 from conftest import TrialMaker
 from ddp_invariants.cases.case import describe
 from ddp_invariants.cli import main
-from ddp_invariants.discovery import result
+from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.plain_case import plain_case
 from ddp_invariants.discovery.result import Discovery, PlainFailure
 from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Violation
 
@@ -121,3 +122,12 @@ def test_a_session_hands_the_failure_of_a_plain_case_to_its_workers() -> None:
     discovery = Discovery({}, {}, plain_failure=PlainFailure("case", "fact", "where", refused=True))
     plain = json.loads(json.dumps(result.to_plain(discovery)))
     assert result.from_plain(plain).plain_failure == discovery.plain_failure
+
+
+def test_nothing_is_judged_that_a_broken_wrapper_does_not_claim(pool: Pool, tmp_path: Path) -> None:
+    """Equal buffers are a claim, which no probe can show if the plain case fails."""
+    (tmp_path / "wrappers.py").write_text(WRAPPERS)
+    for declared, excluded in (({}, True), ({"supports": ("equal_buffers",)}, False)):
+        ddp = Ddp(f"{tmp_path}/wrappers.py:Local", declares=declared)
+        discovery = probe.discover(pool, ddp, Sampler(), 4)
+        assert bool(discovery.scope(4).excluded("BUF-1")) is excluded

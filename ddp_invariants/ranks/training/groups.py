@@ -42,7 +42,9 @@ class ParameterGroups:
         groups: list[dict[str, Any]] = [{"params": []}, {"params": [], **self._options}]
         for parameter in parameters:
             number = vars(parameter).get(_NUMBER)
-            if number is None and (parameter.numel() > 1 or parameter.any()):
+            # No value is asked of a parameter: a rank may hold no element of it.
+            other = isinstance(parameter, nn.Parameter) or parameter.numel() > 1
+            if number is None and (other or parameter.any()):
                 raise NotImplementedError(
                     "the optimizer gets other tensors than the module's parameters, "
                     "which have no groups"

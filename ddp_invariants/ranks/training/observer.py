@@ -254,7 +254,10 @@ class ShardObserver(Observer):
             if full not in self._gathered:
                 with torch.no_grad():  # A layer may gather a parameter whenever it is asked for.
                     tensor: Tensor = attrgetter(name)(layer)
-                self._gathered[full] = plain_of(tensor.detach()).clone()
+                plain = plain_of(tensor.detach())
+                if plain.numel() and not plain.untyped_storage().nbytes():
+                    continue  # Its memory was freed: a call beside the wrapper gathers nothing.
+                self._gathered[full] = plain.clone()
                 self._layouts[full] = layout_of(tensor)
 
     def after_forwards(self) -> None:
