@@ -125,7 +125,9 @@ def _of_shared(view: EvidenceView, tally: Tally) -> Failure | None:
     """
     rebuilt = [action.step for action in view.case.between_steps if action.kind == "reload"]
     by_rank = [
-        {draw.step: draw.numbers for draw in rank.shared_draws} for rank in view.evidence.ranks
+        # Of a step that a rank makes twice, the first draw counts.
+        {draw.step: draw.numbers for draw in reversed(rank.shared_draws)}
+        for rank in view.evidence.ranks
     ]
     for step in sorted(set.intersection(*map(set, by_rank))):
         if rebuilt and step >= min(rebuilt):
