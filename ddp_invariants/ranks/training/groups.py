@@ -42,8 +42,8 @@ class ParameterGroups:
         groups: list[dict[str, Any]] = [{"params": []}, {"params": [], **self._options}]
         for parameter in parameters:
             number = vars(parameter).get(_NUMBER)
-            # No value is asked of a parameter: a rank may hold no element of it.
-            other = isinstance(parameter, nn.Parameter) or parameter.numel() > 1
+            # A distributed tensor is asked for no value: a rank may hold no element of it.
+            other = type(parameter.data) is not Tensor or parameter.numel() > 1
             if number is None and (other or parameter.any()):
                 raise NotImplementedError(
                     "the optimizer gets other tensors than the module's parameters, "
