@@ -129,7 +129,7 @@ def _of_shared(view: EvidenceView, tally: Tally) -> Failure | None:
         {draw.step: draw.numbers for draw in reversed(rank.shared_draws)}
         for rank in view.evidence.ranks
     ]
-    for step in sorted(set.intersection(*map(set, by_rank))):
+    for step in sorted(set(by_rank[0]).intersection(*by_rank) if by_rank else ()):
         if rebuilt and step >= min(rebuilt):
             return None
         tally.meet({SHARED: len(by_rank) > 1})

@@ -1,5 +1,7 @@
 """Evaluations between steps, and before the first one, are passed on like any forward."""
 
+from dataclasses import replace
+
 import pytest
 
 from conftest import TrialMaker
@@ -72,3 +74,20 @@ def test_a_forward_in_training_mode_comes_after_the_first_step() -> None:
     """It moves buffers, and the start is judged as it is."""
     with pytest.raises(CaseError, match=r"between_steps\[0\].step is 0, expected .* from 1 to 2"):
         evaluated(BetweenSteps("forward only", 0))
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_an_evaluation_whose_hooks_are_compared_repeats_no_draws(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """The last training step of the twin left it the numbers of a larger batch."""
+    case = replace(
+        CASE,
+        model=Model(4, (Layer("linear", 4), Layer("dropout"), Layer("linear", 2))),
+        steps=2,
+        data=Data(samples=6, batch_size=2),
+        situations=(Actions((BetweenSteps("evaluation"),)), ModuleUse(("hooks",))),
+    )
+    findings = make_trial(ddp=ddp, scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert findings["MOD-1"].compared

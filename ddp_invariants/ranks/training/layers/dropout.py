@@ -39,7 +39,7 @@ class NotedDropout(Dropout):
     """Dropout whose factors are noted, or given.
 
     Attributes:
-        given: The factors of the next forwards; None to draw them.
+        given: The factors of the next forwards in training; None to draw them.
         at_draw: Called in every forward that draws, with the factors: float32, in the shape of the
             input.
     """
@@ -49,7 +49,7 @@ class NotedDropout(Dropout):
 
     def factors(self, x: Tensor) -> Tensor:
         """Return the factors that are given, or draw and note them."""
-        if self.given is not None:
+        if self.given is not None and self.training:
             return self.given.to(x.device)
         factors = super().factors(x)
         if self.at_draw is not None:
