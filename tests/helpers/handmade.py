@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from ddp_invariants.cases import numbers as draws
-from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
@@ -18,6 +18,7 @@ from ddp_invariants.records.evidence import (
     ModuleTensor,
     Moment,
     RankEvidence,
+    ShardEvidence,
     Slot,
     Tensors,
     TrainingEvidence,
@@ -394,3 +395,24 @@ def everywhere(
         for rank in evidence.ranks
     ]
     return replace(evidence, ranks=tuple(ranks))
+
+
+def asked(case: ShardCase, got: list[list[list[int]]]) -> ShardEvidence:
+    """Return the evidence of a sampler that deals four samples to two ranks, and is asked once more.
+
+    Args:
+        case: The case, with the other way to ask as its situation.
+        got: The indices by rank and iteration when the sampler is asked so.
+    """
+    plain = [[0, 2], [1, 3]]
+    answer = {
+        "lengths": [2, 2],
+        "shards": [plain],
+        "again": plain,
+        "afresh": plain,
+        "reseeded": None,
+        "touched": [],
+        "refused": {},
+        "asked": [{"got": got, "wanted": [None, None], "raised": ["", ""]}],
+    }
+    return ShardEvidence(case, (answer, answer))

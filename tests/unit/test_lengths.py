@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from handmade import asked
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
@@ -83,18 +84,7 @@ CASE = ShardCase(data=Data(samples=4), situations=(ChangedLength(2),))
 )
 def test_the_reason_says_what_fits_no_length(got: list[list[list[int]]], reason: str) -> None:
     """The old shards, the new ones, or the present samples in the old places are right."""
-    plain = [[0, 2], [1, 3]]
-    answer = {
-        "lengths": [2, 2],
-        "shards": [plain],
-        "again": plain,
-        "afresh": plain,
-        "reseeded": None,
-        "touched": [],
-        "refused": {},
-        "asked": [{"got": got, "wanted": [None, None], "raised": ["", ""]}],
-    }
-    failure = judge(ShardEvidence(CASE, (answer, answer)))["SHARD-4"].failure
+    failure = judge(asked(CASE, got))["SHARD-4"].failure
     assert (failure is not None) == bool(reason)
     assert failure is None or (reason in failure.got and "changed length=2" in failure.where)
 

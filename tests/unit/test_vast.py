@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from handmade import asked
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
@@ -139,19 +140,8 @@ def test_a_fault_shows_for_a_vast_dataset_alone(fault: str, reason: str) -> None
 )
 def test_the_reason_says_what_does_not_fit(got: list[list[list[int]]], reason: str) -> None:
     """One index is padding: 2^40 - 1 samples are dealt to two ranks."""
-    plain = [[0, 2], [1, 3]]
     case = ShardCase(2, Data(4), situations=(Vast(LENGTH),))
-    answer = {
-        "lengths": [2, 2],
-        "shards": [plain],
-        "again": plain,
-        "afresh": plain,
-        "reseeded": None,
-        "touched": [],
-        "refused": {},
-        "asked": [{"got": got, "wanted": [None, None], "raised": ["", ""]}],
-    }
-    failure = judge(ShardEvidence(case, (answer, answer)))["SHARD-4"].failure
+    failure = judge(asked(case, got))["SHARD-4"].failure
     assert (failure is not None) == bool(reason)
     assert failure is None or (reason in failure.got and "vast=1099511627775" in failure.where)
 

@@ -29,8 +29,8 @@ class CommHook:
         wrapped = library.DistributedDataParallel(module, process_group=context.group, **capacity)
         if type(self.hook).__name__ == "BuiltinCommHookType":
             wrapped._register_builtin_comm_hook(self.hook)
-            return wrapped  # a class of the library, which is imported by name
-        state = self.make_state(context.group) if self.make_state else context.group
-        wrapped.register_comm_hook(state, self.hook)
+        else:
+            state = self.make_state(context.group) if self.make_state else context.group
+            wrapped.register_comm_hook(state, self.hook)
         made: object = wrapped
         return made
