@@ -205,14 +205,23 @@ class DistributedDataParallel(nn.Module):
                     "dicts or dataclasses of them"
                 )
             for tensor in tensors:
-                if not tensor.requires_grad:
-                    continue
-                if tensor.is_leaf:
-                    begins = partial(_call, weakref.WeakMethod(self._backward_begins))
-                    self._leaf_hooks.append(tensor.register_hook(begins))
-                else:
-                    tensor.register_hook(self._backward_begins)
+                if tensor.requires_grad:
+                    self._hook(tensor)
         return result
+
+    def _hook(self, output: Tensor) -> None:
+        """Open a reduction when a backward reaches an output, even if no parameter gets a gradient."""
+        if output.is_leaf:
+            begins = partial(_call, weakref.WeakMethod(self._backward_begins))
+            self._leaf_hooks.append(output.register_hook(begins))
+            return
+        leaves = _leaves(output)
+
+        def begin(gradient: Tensor) -> None:
+            if _adds_gradients(leaves):
+                self._backward_begins(gradient)
+
+        output.register_hook(begin)
 
     def _unhook_leaves(self) -> None:
         """Remove the hooks on results that outlive their forward, such as a parameter.
@@ -224,10 +233,7 @@ class DistributedDataParallel(nn.Module):
         self._leaf_hooks = []
 
     def _backward_begins(self, _gradient: Tensor) -> None:
-        """Open a reduction.
-
-        This hook is on the outputs, so that it runs even if no parameter gets a gradient.
-        """
+        """Open a reduction."""
         if self._reducing:
             return
         self._reducing = True
@@ -344,6 +350,31 @@ def _call(method: "weakref.WeakMethod[Any]", tensor: Tensor) -> None:
     alive = method()
     if alive is not None:
         alive(tensor)
+
+
+def _leaves(output: Tensor) -> list[Any]:
+    """Return the nodes that add to gradients in a backward from an output."""
+    leaves, found, waiting = [], {output.grad_fn}, [output.grad_fn]
+    while waiting:
+        node: Any = waiting.pop()
+        if hasattr(node, "variable"):
+            leaves.append(node)
+        following = {after for after, _ in node.next_functions if after is not None} - found
+        found |= following
+        waiting += following
+    return leaves
+
+
+def _adds_gradients(leaves: list[Any]) -> bool:
+    """Return whether the pass under way adds to gradients, as `torch.autograd.grad` does not.
+
+    A reduction in a pass that adds nothing would average accumulated gradients too early.
+    """
+    try:
+        # torch has no public way to ask; its own `register_multi_grad_hook` uses this, too.
+        return any(map(torch._C._will_engine_execute_node, leaves))
+    except RuntimeError:  # It returns the gradient of a leaf, instead of adding it.
+        return False
 
 
 def _tensors(result: Any) -> Iterator[Tensor]:

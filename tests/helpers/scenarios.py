@@ -84,6 +84,25 @@ def no_sync_nests_and_survives_exceptions(rank: int) -> bool:
     return _close(_gradients(ddp), _mean_locally(ddp.module, lambda r: [_batch(r)]))
 
 
+def a_gradient_that_is_only_asked_for_reduces_nothing(rank: int) -> bool:
+    """Return True if accumulated gradients stay local until a backward, even if autograd is asked.
+
+    A gradient penalty asks autograd for a gradient by the inputs, or by the parameters.
+    """
+    ddp = _wrapped(_model(rank))
+    with ddp.no_sync():
+        ddp(_batch(rank, 0)).sum().backward()
+    local = _gradients(ddp)
+    inputs = _batch(rank, 1).requires_grad_()
+    result = ddp(inputs).sum()
+    torch.autograd.grad(result, inputs, create_graph=True)
+    torch.autograd.grad(result, list(ddp.parameters()), create_graph=True)
+    kept = _gradients(ddp) == local
+    result.backward()
+    expected = _mean_locally(ddp.module, lambda r: [_batch(r, n) for n in range(2)])
+    return kept and _close(_gradients(ddp), expected)
+
+
 class _Branches(nn.Module):
     """A module that uses the branches that its caller names."""
 
