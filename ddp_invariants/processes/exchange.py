@@ -100,6 +100,7 @@ class RankProcesses:
         # Counted from here: the start of processes is not under test.
         watch = Watch(
             {rank: self.running[rank] for rank in requests},
+            self.requests,
             patience,
             looks=self.backend.device == "cpu",
         )

@@ -281,6 +281,10 @@ class Process:
         """Return whether only its peers can make it run before a time; see `threads`."""
         return threads.waits_for_ever(self.pid, until, answered=answered)
 
+    def issued(self, case: int) -> int:
+        """Return the number of collectives that the process has issued in a case."""
+        return self.words.issued(case)
+
     def last_calls(self, case: int) -> LastCalls | None:
         """Return the collectives that the process is known to have issued in a case."""
         return self.words.read(case)

@@ -14,7 +14,9 @@ I/O threads counts only while other threads run, since I/O threads of ranks that
 [Note: busy] A rank that imports, compiles or waits for a compiler is busy and does not hang. So the
 deadline is a time in which no thread of any rank runs, nor one of a program that a rank has started.
 The time in which one runs has a limit of its own, which ends a loop. A thread that polls now and
-then is busy only for the time that it has a processor.
+then is busy only for the time that it has a processor. This limit starts anew with each collective
+that a rank issues: a run of hundreds of parameters and dozens of steps is long, but goes on. A loop
+that issues collectives without end meets a multiple of the limit.
 """
 
 from collections.abc import Mapping
@@ -29,6 +31,8 @@ STILL = 0.29
 """Seconds over which no thread may run before a deadlock is assumed."""
 TURNS = 8
 """The number of times that each I/O thread must run meanwhile. A message passes at most three of them."""
+ISSUING = 5
+"""Factor on the busy time that ends a request in which ranks still issue collectives."""
 PATIENT = 10
 """Factor on the patience that ends a request in any case, however busy the machine is."""
 
@@ -43,10 +47,12 @@ class Looks(NamedTuple):
     Attributes:
         moment: Seconds since the request.
         ranks: Each rank's threads.
+        issued: The number of collectives that all ranks have issued.
     """
 
     moment: float
     ranks: Mapping[int, Look]
+    issued: int = 0
 
     def threads(self) -> dict[tuple[int, int], ThreadLook]:
         """Return all threads by rank and thread id."""
@@ -68,7 +74,7 @@ class Silence:
     def __init__(self, patience: Patience) -> None:
         self.patience, self._whole = patience, max(patience.idle, patience.busy)
         self._queued, self._starved, self._hastened = 0.0, False, False
-        self._busy, self._below = 0.0, 0.0
+        self._busy, self._below, self._busy_before = 0.0, 0.0, 0.0
         self._first: Looks | None = None
         self._last: Looks | None = None
         self._still_since: Looks | None = None
@@ -96,6 +102,8 @@ class Silence:
                 - sum(before.get(place, _NEW).queued for place in now)
             ) / 1e9
         self._add_busy(changes, looks.moment - last.moment)
+        if looks.issued != last.issued:
+            self._busy_before = self._busy
         if active or now.keys() != before.keys() or any(t.state != "S" for t, _ in changes):
             self._still_since = looks
 
@@ -157,7 +165,10 @@ class Silence:
         if self._last is None:  # Nobody could look, so nobody knows which time was idle.
             usual = patience.idle if self._hastened else max(patience.idle, patience.busy)
             return "silent" if elapsed >= usual else None
-        if self._busy >= patience.busy or self._below >= patience.below:
+        since_issued = self._busy - self._busy_before
+        if since_issued >= patience.busy or self._busy >= ISSUING * patience.busy:
+            return "runs"
+        if self._below >= patience.below:
             return "runs"
         if self.spent(elapsed).idle >= patience.idle and not self._starved:
             return "silent"

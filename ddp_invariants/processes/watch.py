@@ -15,6 +15,7 @@ class Watch:
 
     Args:
         ranks: The processes of these ranks.
+        case: The number of the request.
         patience: The time that they may take; see [Note: own time] and [Note: busy].
         looks: True to look at their threads, where they run on this machine. False if a device may
             work for them.
@@ -24,9 +25,14 @@ class Watch:
     """
 
     def __init__(
-        self, ranks: Mapping[int, Process | RemoteProcess], patience: Patience, *, looks: bool
+        self,
+        ranks: Mapping[int, Process | RemoteProcess],
+        case: int,
+        patience: Patience,
+        *,
+        looks: bool,
     ) -> None:
-        self._ranks, self._looks, self._silence = ranks, looks, Silence(patience)
+        self._ranks, self._case, self._looks, self._silence = ranks, case, looks, Silence(patience)
         self._started, self._below = time.monotonic(), list[str]()
         self._next = self._started + INTERVAL
         self._heartbeat: Heartbeat | None = None
@@ -103,7 +109,8 @@ class Watch:
                 self._silence = Silence(self._silence.patience)
                 return False
             ranks[rank] = look
-        self._silence.see(Looks(moment, ranks))
+        issued = sum(process.issued(self._case) for process in self._ranks.values())
+        self._silence.see(Looks(moment, ranks, issued))
         below = (thread.name for look in ranks.values() for thread in look.values() if thread.below)
         self._below = sorted(set(below))
         return True

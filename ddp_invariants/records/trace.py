@@ -233,6 +233,11 @@ class LastWords:
 
     # The controller's side.
 
+    def issued(self, case: int) -> int:
+        """Return the number of collectives issued in a case; 0 if the rank did not reach it."""
+        recorded_case, issued, _ = _HEAD.unpack_from(self._memory, 0)
+        return int(issued) if recorded_case == case else 0
+
     def read(self, case: int) -> LastCalls | None:
         """Return the collectives issued in a case.
 

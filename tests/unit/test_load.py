@@ -61,7 +61,7 @@ def test_the_kernel_of_this_machine_shows_its_load() -> None:
 
 def test_a_watch_that_looks_late_tells_the_overload() -> None:
     """A watch that was woken too late says so where the ranks' time ran out, and nowhere else."""
-    watch = Watch({}, Patience.of(0.0), looks=False)
+    watch = Watch({}, 1, Patience.of(0.0), looks=False)
     time.sleep(LATE + 0.15)
     assert watch.ends([])
     assert "the machine is overloaded: " in watch.overload

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ddp_invariants.processes.pace import Pace, Patience, Spent
-from ddp_invariants.processes.stillness import INTERVAL, PATIENT, Looks, Silence
+from ddp_invariants.processes.stillness import INTERVAL, ISSUING, PATIENT, Looks, Silence
 from ddp_invariants.processes.threads import IO_THREAD, Look, ThreadLook
 
 MAIN, IO, PROGRAM = 10, 11, 12
@@ -19,6 +19,7 @@ class Ranks:
 
     silence: Silence = field(default_factory=lambda: Silence(PATIENCE))
     moment: float = 0.0
+    issued: int = 0
     threads: dict[int, Look] = field(
         default_factory=lambda: {
             rank: {
@@ -47,12 +48,17 @@ class Ranks:
             before.below,
         )
 
-    def see(self, *, polls: tuple[int, ...] = (0, 1)) -> None:
-        """Look after another interval, in which the I/O threads of some ranks polled."""
+    def see(self, *, polls: tuple[int, ...] = (0, 1), issues: int = 0) -> None:
+        """Look after another interval, in which the I/O threads of some ranks polled.
+
+        Meanwhile the ranks issued some collectives.
+        """
+        self.issued += issues
         self.moment += INTERVAL
         for rank in polls:
             self.change(rank, IO, ran=0.0002)
-        self.silence.see(Looks(self.moment, {r: dict(t) for r, t in self.threads.items()}))
+        shown = {rank: dict(threads) for rank, threads in self.threads.items()}
+        self.silence.see(Looks(self.moment, shown, self.issued))
 
 
 def test_ranks_are_still_when_no_thread_has_run_over_several_looks() -> None:
@@ -136,6 +142,20 @@ def test_a_rank_that_runs_hangs_when_it_has_used_the_deadline() -> None:
     for _ in range(2):
         ranks.change(0, MAIN, state="R", ran=INTERVAL / 2, queued=INTERVAL)
         ranks.see()
+    assert ranks.silence.over(ranks.moment) == "runs"
+
+
+def test_a_long_run_that_still_issues_collectives_does_not_hang() -> None:
+    """The limit on busy time starts anew with each collective, up to a multiple of it."""
+    ranks = Ranks()
+    for look in range(490):
+        ranks.change(0, MAIN, state="R", ran=INTERVAL)
+        ranks.see(issues=look % 90 == 0)
+        assert ranks.silence.over(ranks.moment) is None
+    for _ in range(12):
+        ranks.change(0, MAIN, state="R", ran=INTERVAL)
+        ranks.see(issues=1)
+    assert ranks.silence.spent(ranks.moment).busy >= ISSUING * PATIENCE.busy
     assert ranks.silence.over(ranks.moment) == "runs"
 
 
