@@ -62,6 +62,9 @@ class DisarmedByNothing(_Reference):
         self._armed = True
         return super().forward(*args, **kwargs)
 
+    def _hook(self, output: Tensor) -> None:
+        output.register_hook(self._backward_begins)
+
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._armed:
             super()._backward_begins(gradient)

@@ -218,8 +218,7 @@ class Rank:
                 plain=request["plain"],
             ).train()
             if len(runs) > 1:
-                if groups.branched:
-                    _meet(groups.store, everyone)
+                _meet(groups.store, everyone)
                 gc.collect()
                 left.append([*kernel_counts().values(), child_processes()])
         header = {
