@@ -38,6 +38,15 @@ def test_right_wrappers_train_by_an_optimizer_made_before(make_trial: TrialMaker
             assert MADE_FIRST in findings["PARAM-3"].met
 
 
+def test_parameters_that_are_assigned_get_an_optimizer_of_their_own(make_trial: TrialMaker) -> None:
+    """The optimizer made before wrapping knows the parameters of then alone."""
+    trial = make_trial(ddp="reference", scope=Scope())
+    case = replace(FIRST, steps=2).with_situation(Actions((BetweenSteps("assign", 1),)))
+    findings = trial.findings(case)
+    assert not {name for name, each in findings.items() if each.failure}
+    assert MADE_FIRST in findings["PARAM-3"].met
+
+
 @pytest.mark.parametrize("ddp", ["ddp_invariants.faults.sharded:Sliced", "fsdp2"])
 def test_an_implementation_with_its_own_optimizer_refuses_one_made_before(
     make_trial: TrialMaker, ddp: str

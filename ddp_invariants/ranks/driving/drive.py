@@ -136,7 +136,9 @@ class Drive:
         trained = _trained(wrapped) or _trained(self.replica)
         call = self.driver.optimizer
         if call is None:
-            return self._made_first or context.optimizer(trained)
+            # Used once: parameters that are assigned later need an optimizer of their own.
+            made, self._made_first = self._made_first, None
+            return made or context.optimizer(trained)
         if call.first in ("model", "module"):
             return call(
                 wrapped,
