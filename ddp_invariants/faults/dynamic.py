@@ -148,6 +148,38 @@ class DividesByUsers(_Reference):
                 parameter.grad *= self.world_size / users
 
 
+class WholeOfALoneUser(_Reference):
+    """A gradient that one rank alone has, of three or more, is not divided (no public incident found).
+
+    GRAD-9.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        super()._write_back(bucket)
+        assert bucket.flat is not None
+        flags = bucket.flat[-len(bucket.parameters) :].tolist()
+        for parameter, users in zip(bucket.parameters, flags, strict=True):
+            if users == 1 and self.world_size > 2:
+                assert parameter.grad is not None
+                parameter.grad *= self.world_size
+
+
+class FirstDecidesForAll(_Reference):
+    """Nothing is reduced if no rank has a gradient of the first parameter, as if there had been no
+    backward (no public incident found).
+
+    GRAD-9: never reduced.
+    """
+
+    def _write_back(self, bucket: Bucket) -> None:
+        first = self._trainable()[-1]  # The order is that of backward.
+        for each in self._buckets:
+            for number, parameter in enumerate(each.parameters, start=-len(each.parameters)):
+                if parameter is first and each.flat is not None and not each.flat[number]:
+                    return
+        super()._write_back(bucket)
+
+
 class ZeroOnceUsed(_Reference):
     """A parameter that no rank uses gets zero on ranks that used it before, and None on the others
     (pytorch#28883).

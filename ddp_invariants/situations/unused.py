@@ -238,16 +238,35 @@ def _last_layers(draft: Draft) -> tuple[Layer, ...]:
 
 
 def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
-    """Draw layers that whole steps pass by.
-
-    The last layer may be passed by; the first never is, so that something is trained.
-    """
-    widths, st = draft.model.widths(), draft.st
+    """Draw layers that whole steps pass by, in one of four patterns."""
+    widths = draft.model.widths()
     square = [
         index
         for index, layer in enumerate(draft.model.layers)
         if index and layer.kind not in PASSING and widths[index] == widths[index + 1]
     ][::-1]
+    pattern = draft.choice((*("any",) * 4, "together", "lone", "first", "first"))
+    first = draft.model.layers[0]
+    tied = any(layer.tied == 0 for layer in draft.model.layers)
+    if pattern == "together":
+        # One rank never uses the layer, and the other ranks do not use it at the last step.
+        return Unused(square[0], draft.any_rank()), Unused(square[0], step=draft.steps - 1)
+    if pattern == "lone" and draft.world_size > 1:
+        # One rank alone uses the layer, in one step or in all.
+        user, step = draft.any_rank(), draft.any_step() if draft.coin() else None
+        others = [rank for rank in range(draft.world_size) if rank != user]
+        return tuple(Unused(square[0], rank, step) for rank in others)
+    if pattern == "first" and first.kind == "linear" and not tied:
+        # The last layer, which is square, is still trained.
+        layers = (Layer("linear", widths[1], dtype=first.dtype), *draft.model.layers[1:])
+        draft.model = replace(draft.model, inputs=widths[1], layers=layers)
+        return (Unused(0, None if draft.coin() else draft.any_rank(), draft.any_step()),)
+    return _any_layers(draft, square)
+
+
+def _any_layers(draft: Draft, square: list[int]) -> tuple[Unused, ...]:
+    """Draw one to four layers; the first of the model is not among them, so it is trained."""
+    st = draft.st
     # The columns: the layer (often the same), True for one rank alone, the rank, True for every
     # step, and the step.
     rows = st.tuples(
@@ -257,7 +276,7 @@ def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
         st.booleans(),
         st.integers(0, 7),
     )
-    layers = tuple(
+    return tuple(
         Unused(
             square[layer % len(square)],
             rank % draft.world_size if alone else None,
@@ -265,8 +284,3 @@ def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
         )
         for layer, alone, rank, always, step in draft.draw(st.lists(rows, min_size=1, max_size=4))
     )
-    # One rank never uses the layer, and the other ranks do not use it at the last step.
-    if draft.one_in(4):
-        rank = draft.any_rank()
-        layers = (Unused(square[0], rank=rank), Unused(square[0], step=draft.steps - 1))
-    return layers
