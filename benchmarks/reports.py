@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments import installed
+from environments import LIBRARIES, installed
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTS = ROOT / "docs" / "reports"
@@ -48,8 +48,8 @@ class Report:
 
     @property
     def library(self) -> str:
-        """The name of the library, which begins the report's name."""
-        return self.name.partition("_")[0]
+        """The name of the library, which begins the report's name; some begin another's name."""
+        return max((each for each in LIBRARIES if self.name.startswith(f"{each}_")), key=len)
 
 
 def read(page: Path) -> Report:
