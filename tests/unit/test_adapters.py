@@ -1,7 +1,10 @@
 """Tests of the shipped adapters' names; `benchmarks/third_parties.py` judges them with their libraries."""
 
 import importlib
+import sys
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -42,3 +45,20 @@ def test_an_adapter_takes_arguments_also_by_an_init_that_it_inherits(name: str) 
     """`--ddp-arg` passes options of the library to the adapter's `__init__`."""
     adapter = Driver(Ddp(name, (("overlap", "True"),))).adapter()
     assert adapter.options == {"overlap": True}
+
+
+def test_deepspeed_gets_a_small_bucket_if_nobody_asks_for_one(monkeypatch: Any) -> None:
+    """DeepSpeed allocates its default bucket of 2 GB in each rank, which a small machine lacks."""
+    engine = importlib.import_module("ddp_invariants.implementation.adapters.deepspeed")
+    library, groups = mock.MagicMock(), mock.MagicMock()
+    library.ops.__compatible_ops__ = {}
+    library.initialize.return_value = (mock.MagicMock(), mock.MagicMock())
+    monkeypatch.setitem(sys.modules, "deepspeed", library)
+    monkeypatch.setitem(sys.modules, "deepspeed.utils.groups", groups)
+    asked = {"none": ({}, None), "by option": ({"reduce_bucket_size": 7}, None), "by case": ({}, 8)}
+    sizes = {}
+    for name, (options, cap) in asked.items():
+        engine.Stage1(**options).wrap(mock.MagicMock(), mock.MagicMock(bucket_cap=cap))
+        config = library.initialize.call_args.kwargs["config"]
+        sizes[name] = config["zero_optimization"]["reduce_bucket_size"]
+    assert sizes == {"none": engine.BUCKET, "by option": 7, "by case": 2}

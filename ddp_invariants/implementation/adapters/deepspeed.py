@@ -10,6 +10,8 @@ preload("deepspeed", "deepspeed.utils.groups")
 
 ELEMENT = 4
 """Bytes of one element (float32): DeepSpeed gives the capacity of a bucket in elements."""
+BUCKET = 1 << 20
+"""Elements of a bucket that no case limits: DeepSpeed allocates it whole, 2 GB by default."""
 NEVER = ("never_zeroed",)
 """The engine's `step` clears the gradients, so a program cannot leave them in place."""
 
@@ -37,7 +39,7 @@ class Stage0:
         groups._WORLD_GROUP = (
             None  # It keeps the first group, and a rank has a new one in each case.
         )
-        options = {"stage": self.stage, **self.options}
+        options = {"stage": self.stage, "reduce_bucket_size": BUCKET, **self.options}
         if self.stage and context.bucket_cap is not None:
             options["reduce_bucket_size"] = max(1, context.bucket_cap // ELEMENT)
         self.engine, optimizer, *_ = library.initialize(
@@ -81,7 +83,8 @@ class Stage1(Sharded):
     declares: ClassVar[dict[str, object]] = {
         "optimizer": "own",
         "supports": ("bucket_cap",),
-        "unsupported": NEVER,
+        # ZeRO keeps gradients and parameters to step by in float32. Without it, float64 is refused.
+        "unsupported": (*NEVER, "float64"),
     }
 
 

@@ -1,0 +1,38 @@
+"""ZeRO moves a parameter that was frozen after `deepspeed.initialize`."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+os.environ["DS_ACCELERATOR"] = "cpu"  # Otherwise it warns that it found no other.
+import deepspeed
+
+# The operation is for inference, and DeepSpeed would compile it.
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+deepspeed.utils.logger.setLevel("ERROR")
+dist.init_process_group("gloo")
+for stage in (0, 1, 2):
+    layer = nn.Linear(1, 1, bias=False)
+    module = nn.Sequential(layer, nn.Linear(1, 1, bias=False))
+    nn.init.ones_(layer.weight)
+    nn.init.ones_(module[1].weight)
+    engine, *_ = deepspeed.initialize(
+        model=module,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.25, momentum=0.5),
+        config={
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_clipping": 0.0,  # It clips to 1 by default.
+            "zero_allow_untested_optimizer": True,
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": 1024},
+        },
+    )
+    for step in range(2):
+        if step == 1:
+            layer.weight.requires_grad_(False)
+        before = layer.weight.item()
+        engine.backward(engine(torch.ones(1, 1)).sum())
+        engine.step()
+    print(f"stage {stage}: the frozen weight went from {before} to {layer.weight.item()}")
+dist.destroy_process_group()
