@@ -3,6 +3,7 @@
 A command measures the whole catalogue.
 """
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -378,15 +379,21 @@ def test_nothing_goes_on_when_the_command_is_killed() -> None:
         [*command, "--control-cases", "1000000"], stdout=subprocess.DEVNULL
     ) as main:
         below, until = psutil.Process(main.pid), time.monotonic() + 240
-        while not (searching := _searching(below)) and time.monotonic() < until:
-            time.sleep(0.1)
-        started = {each.pid for each in below.children(recursive=True)}
-        main.kill()
+        try:
+            while not (searching := _searching(below)) and time.monotonic() < until:
+                time.sleep(0.1)
+            started = {each.pid for each in below.children(recursive=True)}
+        finally:
+            main.kill()
     assert searching
     assert survivors(lambda: started) == set()
 
 
 def _searching(command: psutil.Process) -> list[psutil.Process]:
     """Return the processes of a command that search, and have ranks at work."""
-    workers = [each for each in command.children() if "spawn_main" in " ".join(each.cmdline())]
-    return [each for each in workers if each.cpu_times().user > 3]
+    found = []
+    for each in command.children():
+        with contextlib.suppress(psutil.Error):  # It has ended since.
+            if "spawn_main" in " ".join(each.cmdline()) and each.cpu_times().user > 3:
+                found.append(each)
+    return found
