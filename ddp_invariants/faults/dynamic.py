@@ -10,6 +10,13 @@ from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
+def _users(bucket: Bucket) -> list[tuple[nn.Parameter, float]]:
+    """Return a bucket's parameters, each with the number of ranks that had its gradient."""
+    assert bucket.flat is not None
+    flags = bucket.flat[-len(bucket.parameters) :].tolist()
+    return list(zip(bucket.parameters, flags, strict=True))
+
+
 class Flagged(_Reference):
     """Right: each bucket carries one flag per gradient; the sums of the flags say how many ranks
     had one.
@@ -139,10 +146,7 @@ class DividesByUsers(_Reference):
 
     def _write_back(self, bucket: Bucket) -> None:
         super()._write_back(bucket)
-        assert bucket.flat is not None
-        for parameter, users in zip(
-            bucket.parameters, bucket.flat[-len(bucket.parameters) :].tolist(), strict=True
-        ):
+        for parameter, users in _users(bucket):
             if users:
                 assert parameter.grad is not None
                 parameter.grad *= self.world_size / users
@@ -156,9 +160,7 @@ class WholeOfALoneUser(_Reference):
 
     def _write_back(self, bucket: Bucket) -> None:
         super()._write_back(bucket)
-        assert bucket.flat is not None
-        flags = bucket.flat[-len(bucket.parameters) :].tolist()
-        for parameter, users in zip(bucket.parameters, flags, strict=True):
+        for parameter, users in _users(bucket):
             if users == 1 and self.world_size > 2:
                 assert parameter.grad is not None
                 parameter.grad *= self.world_size
@@ -173,11 +175,8 @@ class FirstDecidesForAll(_Reference):
 
     def _write_back(self, bucket: Bucket) -> None:
         first = self._trainable()[-1]  # The order is that of backward.
-        for each in self._buckets:
-            for number, parameter in enumerate(each.parameters, start=-len(each.parameters)):
-                if parameter is first and each.flat is not None and not each.flat[number]:
-                    return
-        super()._write_back(bucket)
+        if all(users for each in self._buckets for p, users in _users(each) if p is first):
+            super()._write_back(bucket)
 
 
 class ZeroOnceUsed(_Reference):
@@ -211,10 +210,9 @@ class UsageOfTheFirstStep(_Reference):
         ]
 
     def _write_back(self, bucket: Bucket) -> None:
-        assert bucket.flat is not None
-        flags = bucket.flat[-len(bucket.parameters) :].tolist()
+        flags = _users(bucket)
         super()._write_back(bucket)
-        for p, users in zip(bucket.parameters, flags, strict=True):
+        for p, users in flags:
             new = not hasattr(p, "left_out")
             p.left_out = users == 0 if new else p.left_out  # type: ignore[attr-defined]  # as above
 

@@ -63,7 +63,10 @@ class DisarmedByNothing(_Reference):
         return super().forward(*args, **kwargs)
 
     def _hook(self, output: Tensor) -> None:
-        output.register_hook(self._backward_begins)
+        if output.is_leaf:
+            super()._hook(output)
+        else:  # Without asking whether the pass adds to gradients.
+            output.register_hook(self._backward_begins)
 
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._armed:
