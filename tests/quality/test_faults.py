@@ -378,7 +378,7 @@ def test_nothing_goes_on_when_the_command_is_killed() -> None:
     with subprocess.Popen(
         [*command, "--control-cases", "1000000"], stdout=subprocess.DEVNULL
     ) as main:
-        below, until = psutil.Process(main.pid), time.monotonic() + 240
+        below, until = psutil.Process(main.pid), time.monotonic() + 60
         try:
             while not (searching := _searching(below)) and time.monotonic() < until:
                 time.sleep(0.1)
