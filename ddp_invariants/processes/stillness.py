@@ -166,9 +166,11 @@ class Silence:
             usual = patience.idle if self._hastened else max(patience.idle, patience.busy)
             return "silent" if elapsed >= usual else None
         since_issued = self._busy - self._busy_before
-        if since_issued >= patience.busy or self._busy >= ISSUING * patience.busy:
-            return "runs"
-        if self._below >= patience.below:
+        if (
+            since_issued >= patience.busy
+            or self._busy >= ISSUING * patience.busy
+            or self._below >= patience.below
+        ):
             return "runs"
         if self.spent(elapsed).idle >= patience.idle and not self._starved:
             return "silent"

@@ -83,7 +83,7 @@ class Stage1(Sharded):
     declares: ClassVar[dict[str, object]] = {
         "optimizer": "own",
         "supports": ("bucket_cap",),
-        # ZeRO keeps gradients and parameters to step by in float32. Without it, float64 is refused.
+        # Stage 1 gives float64 parameters gradients in float32, and stage 0 refuses float64.
         "unsupported": (*NEVER, "float64"),
     }
 
