@@ -55,14 +55,15 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         for rank, e in enumerate(ranks)
         if e.raised is not None
     ]
-    overfull = [
+    stopped = [
         f"rank {rank}: {e.raised.message}"
         for rank, e in enumerate(ranks)
-        if e.raised is not None and e.raised.phase == "evidence"
+        if e.raised is not None and (e.raised.phase == "evidence" or e.raised.limited)
     ]
-    # The suite ended that run; the implementation is not to blame for the other ranks' reaction.
-    if overfull:
-        raise Unjudged("; ".join(overfull))
+    # The suite's own limit ended that run; the implementation is not to blame for it, or for the
+    # other ranks' reaction.
+    if stopped:
+        raise Unjudged("; ".join(stopped))
     if view.incident is not None or not raised:
         return no_end(
             view.incident,

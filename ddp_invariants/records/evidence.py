@@ -114,6 +114,7 @@ class RaisedError(NamedTuple):
         instruction: The interpreter's instruction in the innermost frame, such as `RAISE_VARARGS`.
         innermost: The owner of that frame: `implementation`, `harness` or `library`.
         caller: The owner of the innermost frame outside all libraries.
+        limited: True if the rank asked for more memory than the suite lets it take.
     """
 
     phase: str
@@ -125,6 +126,7 @@ class RaisedError(NamedTuple):
     instruction: str = ""
     innermost: str = ""
     caller: str = ""
+    limited: bool = False
 
 
 class Defect(NamedTuple):

@@ -199,3 +199,16 @@ def test_a_gradient_that_is_none_is_named_as_the_cause(
     assert failure is not None
     assert failure.got.startswith("AttributeError: 'NoneType' object has no attribute 'reshape'")
     assert ("its .grad is None" in failure.perhaps) == named
+
+
+@pytest.mark.parametrize(
+    ("error", "limited"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12 bytes"), True),
+        (RuntimeError("refused"), False),
+    ],
+)
+def test_an_exception_for_want_of_memory_is_marked(error: BaseException, *, limited: bool) -> None:
+    """A rank that may take no more memory says so, since the suite sets the limit."""
+    assert _raised(_refuses(error)).limited == limited

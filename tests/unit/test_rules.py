@@ -1085,6 +1085,16 @@ def test_live1_an_exception_on_some_ranks_or_after_a_good_step_is_a_breach() -> 
     assert judge(replace(evidence, ranks=tuple(late)))["LIVE-1"].failure is not None
 
 
+def test_live1_does_not_blame_an_implementation_for_the_suites_own_limit_of_memory() -> None:
+    """A rank that may not take as much memory as it asks for leaves LIVE-1 without a verdict."""
+    evidence = right()
+    error = RaisedError("forward", 2, "RuntimeError", "can't allocate memory", "", limited=True)
+    stopped = replace(evidence.ranks[1], raised=error)
+    finding = judge(replace(evidence, ranks=(evidence.ranks[0], stopped)))["LIVE-1"]
+    assert finding.failure is None
+    assert finding.unjudged == "rank 1: can't allocate memory"
+
+
 def test_param3_a_step_must_start_where_the_one_before_ended() -> None:
     """A parameter that changes between an update and the next forward violates PARAM-3."""
     moved = everywhere(right(), "forward", 1, WEIGHT, raised_by_one)

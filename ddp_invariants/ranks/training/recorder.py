@@ -152,7 +152,8 @@ def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any
         message = str(error).encode(errors="backslashreplace").decode()
     except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
         message = f"(its message raised {type(unprintable).__name__})"
-    if is_out_of_memory(error):
+    limited = is_out_of_memory(error)
+    if limited:
         message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
     return {
         "phase": phase,
@@ -160,5 +161,6 @@ def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any
         "type": type(error).__name__,
         "message": message[:2000],
         "traceback": "".join(traceback.format_tb(first(error).__traceback__))[-4000:],
+        "limited": limited,
         **origin(error),
     }
