@@ -22,7 +22,8 @@ from ddp_invariants.session import option_texts, option_values
     short_help="List what an implementation can do, and what it gets wrong.",
     epilog=exit_statuses(
         "the capabilities are listed",
-        "the plain case that comes first is wrong, hangs or dies, so nothing was probed",
+        "the plain case that comes first is wrong, hangs or dies, and nothing was probed if it breaks "
+        "a rule of the core",
         "inconclusive: the plain case is refused, or the suite itself failed",
     ),
 )

@@ -5,7 +5,7 @@ from ddp_invariants.discovery.probe_case import small_enough
 from ddp_invariants.discovery.refusals import refusal_of
 from ddp_invariants.discovery.result import PlainFailure, failures
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.invariants import root_failure
+from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
@@ -24,7 +24,8 @@ def failure_of(base: TrainingEvidence, scope: Scope) -> PlainFailure | None:
         raised = base.ranks[0].raised
         assert raised is not None
         return PlainFailure(case, refusal, _innermost(raised.traceback), refused=True)
-    failure = crash_of(base) or root_failure([*failures(base, scope)])
+    crash, failed = crash_of(base), [*failures(base, scope)]
+    failure = crash or root_failure(failed)
     if failure is None and base.incident is None:
         return None
     if failure is None:
@@ -33,7 +34,11 @@ def failure_of(base: TrainingEvidence, scope: Scope) -> PlainFailure | None:
             case, f"a rank {base.incident.kind}", str(base.incident.ranks), refused=False
         )
     where = ": ".join(text for text in (failure.where, failure.got) if text)
-    return PlainFailure(case, f"{failure.rule}: {failure.fact}", where, refused=False)
+    rules = tuple(each.rule for each in failed)
+    whole = crash is None and base.incident is None
+    beyond = whole and all(ALL_RULES[rule].level != "core" for rule in rules)
+    told = PlainFailure(case, f"{failure.rule}: {failure.fact}", where, refused=False)
+    return told._replace(left_out=rules) if beyond else told
 
 
 def _innermost(traceback: str) -> str:

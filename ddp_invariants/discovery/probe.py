@@ -45,7 +45,7 @@ from ddp_invariants.implementation.declarations import (
     declare,
 )
 from ddp_invariants.implementation.spec import Ddp, Sampler
-from ddp_invariants.invariants import judge
+from ddp_invariants.invariants import SHIPPED, judge
 from ddp_invariants.invariants.buf import MOVED
 from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.invariants.sampler_view import sharding
@@ -144,7 +144,10 @@ def of_ddp(
         *(f"{when}: {call}" for when, call in sorted(how.items())),
     ]
     plain_failure = failure_of(base, probes.scope)
-    probed = tuple(probes.all(lacking, base, broken=plain_failure is not None))
+    if plain_failure is not None:
+        probes.rules -= {*plain_failure.left_out}
+    broken = plain_failure is not None and plain_failure.ends_all
+    probed = tuple(probes.all(lacking, base, broken=broken))
     buckets, shown = probes.sending(probed, how)
     driven += [f"buckets: {sending.FILLED[buckets]}"] if buckets else []
     torch = str(described["torch"])
@@ -204,6 +207,7 @@ class _Probes:
         hung: The number of cases that hung.
         simulated: True if cases may be simulated.
         failed: The capabilities that failed and that further probes leave out, with their standings.
+        rules: The rules that judge the probes: all but those that fail in the plain case.
     """
 
     def __init__(self, pool: Pool, ddp: Ddp, scope: Scope, promises: frozenset[str]) -> None:
@@ -211,6 +215,7 @@ class _Probes:
         self.hung = 0
         self.simulated = False
         self.failed: dict[str, str] = {}
+        self.rules = frozenset(SHIPPED)
 
     def run(
         self, case: TrainingCase, scope: Scope | None = None, *, hangs: bool = False
@@ -237,7 +242,7 @@ class _Probes:
             evidence is not None
             and evidence.incident is None
             and all(rank.raised is None for rank in evidence.ranks)
-            and first_failure(evidence, scope) is None
+            and first_failure(evidence, scope, self.rules) is None
         )
 
     def all(self, lacking: frozenset[str], base: TrainingEvidence, *, broken: bool) -> list[Probed]:
@@ -391,7 +396,8 @@ class _Probes:
         if self._holds_simulated(case, scope):
             return Probed(name, Standing.RIGHT, declared=declared)
         evidence = self.run(case, scope, hangs=name in ("unused", "unreached", "crossed"))
-        failure, refusal = in_words(first_failure(evidence, scope)), refusal_of(evidence)
+        failure = in_words(first_failure(evidence, scope, self.rules))
+        refusal = refusal_of(evidence)
         crashed = crash_of(evidence)
         if crashed is not None:
             return Probed(name, Standing.CRASHED, crashed.got, declared)
@@ -410,7 +416,8 @@ class _Probes:
             if variant.ranks_needed > scope.max_world_size or self.hung >= HANGS:
                 continue
             evidence = self.run(variant, scope)
-            crashed, failure = crash_of(evidence), in_words(first_failure(evidence, scope))
+            crashed = crash_of(evidence)
+            failure = in_words(first_failure(evidence, scope, self.rules))
             if crashed is not None:
                 return Probed(name, Standing.CRASHED, crashed.got)
             if failure and not refusal_of(evidence):

@@ -75,25 +75,34 @@ class Probed:
 
 
 class PlainFailure(NamedTuple):
-    """The reason why an implementation cannot be probed: its plainest case fails.
+    """The failure of an implementation in its plainest case.
+
+    Its capabilities are probed only if all rules of the core hold there.
 
     Attributes:
         case: The case in words.
         fact: The rule and the fact, or the exception.
         where: The rank, the step and what was seen there, or the last frame of the exception.
         refused: True if every rank raised on purpose, so that no rule is violated.
+        left_out: The rules that fail, if none of them is of the core; the probes leave them out.
     """
 
     case: str
     fact: str
     where: str
     refused: bool
+    left_out: tuple[str, ...] = ()
 
     @property
     def rule(self) -> str:
         """The rule that the plain case breaks; empty if every rank raised on purpose."""
         rule = self.fact.partition(": ")[0]
         return rule if rule in SHIPPED else ""
+
+    @property
+    def ends_all(self) -> bool:
+        """True if no capability can be probed."""
+        return not self.left_out
 
 
 @dataclass(frozen=True)
@@ -110,8 +119,7 @@ class Discovery:
         deviating: Rules that it is expected to violate, and why.
         backend: The backend and the device of the tensors.
         not_simulated: Why its cases cannot be simulated; empty if they can.
-        plain_failure: The failure of the plain case, without which nothing is probed; None if it
-            holds.
+        plain_failure: The failure of the plain case; None if it holds.
     """
 
     ddp: Mapping[str, Any]
@@ -163,9 +171,14 @@ class Discovery:
     def why_unprobed(self) -> str:
         """The reason why capabilities without a result were not probed, as the end of their list."""
         left = [probe for probe in self.probes_under_test if probe.standing is Standing.UNKNOWN]
-        if self.plain_failure is not None:
+        if self.nothing_probed:
             return ", since the plain case fails"
         return "" if all(probe.words for probe in left) else ", since other probes hang or die"
+
+    @property
+    def nothing_probed(self) -> bool:
+        """True if the plain case fails so that no capability can be probed."""
+        return self.plain_failure is not None and self.plain_failure.ends_all
 
     @property
     def broken(self) -> str:
@@ -282,7 +295,11 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         "backend": [discovery.backend.backend, discovery.backend.device],
         "not_simulated": discovery.not_simulated,
         # The workers of pytest-xdist take no tuple of a class of its own.
-        "plain_failure": None if discovery.plain_failure is None else [*discovery.plain_failure],
+        "plain_failure": discovery.plain_failure
+        and [
+            *discovery.plain_failure[:-1],
+            [*discovery.plain_failure.left_out],
+        ],
     }
 
 
@@ -302,5 +319,12 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
         tuple((rule, why) for rule, why in plain["deviating"]),
         Backend(*plain["backend"]),
         plain["not_simulated"],
-        PlainFailure(*plain["plain_failure"]) if plain["plain_failure"] else None,
+        _plain_failure(plain["plain_failure"]),
     )
+
+
+def _plain_failure(row: list[Any] | None) -> PlainFailure | None:
+    if row is None:
+        return None
+    case, fact, where, refused, left_out = row
+    return PlainFailure(case, fact, where, refused, tuple(left_out))

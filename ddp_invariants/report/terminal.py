@@ -382,7 +382,7 @@ def _listed(
             for probe in discovery.probes_under_test
             if probe.standing is standing and not probe.declared and probe.capability not in without
         ]
-        many = standing is Standing.UNKNOWN and discovery.plain_failure is not None
+        many = standing is Standing.UNKNOWN and discovery.nothing_probed
         listed = f"{len(names)} capabilities" if many else ", ".join(names)
         listed += discovery.why_unprobed if standing is Standing.UNKNOWN else ""
         lines += [_field(standing.value, listed)] if names else []
@@ -399,6 +399,8 @@ def _plain(discovery: Discovery) -> list[str]:
         _field("where", failed.where),
         _field("plain case", failed.case),
     ]
+    if failed.left_out:
+        lines.append(_field("probes", f"judged by all rules but {', '.join(failed.left_out)}"))
     return [line for line in lines if line.strip()]
 
 

@@ -23,8 +23,10 @@ from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Violation
 
 WRAPPERS = """
+import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 class Local(nn.Module):
     def __init__(self, module):
@@ -37,6 +39,11 @@ class Refuses(Local):
     def __init__(self, module):
         super().__init__(module)
         raise ValueError("not on a Monday")
+
+class Seeds(DistributedDataParallel):
+    def __init__(self, module):
+        super().__init__(module)
+        torch.manual_seed(42)
 
 class Waits(Local):
     def __init__(self, module):
@@ -86,6 +93,20 @@ def test_a_plain_case_that_fails_is_told_and_is_no_success(
     assert " capabilities, since the plain case fails" in output
 
 
+def test_capabilities_are_probed_if_the_plain_case_breaks_no_rule_of_the_core(
+    discover: Any,
+) -> None:
+    """A wrapper that seeds all ranks alike says nothing about gradients, which are probed as ever."""
+    ended = discover("Seeds", "--json")
+    assert ended.exit_code == VIOLATED
+    told = json.loads(ended.output)
+    assert told["plain_failure"]["fact"] == "RNG-1: two ranks draw the same random numbers"
+    assert told["plain_failure"]["left_out"] == ["RNG-1"]
+    standing = {probe["capability"]: probe["standing"] for probe in told["capabilities"]}
+    assert standing["accumulation"] == standing["clipping"] == "right"
+    assert standing["retained"] == standing["unfreeze"] == "wrong"  # As torch's DDP itself.
+
+
 def test_the_failure_of_a_plain_case_is_in_the_json(discover: Any) -> None:
     """A program reads the same from the command's JSON, with the same status."""
     ended = discover("Refuses", "--json")
@@ -119,7 +140,8 @@ def test_a_refused_plain_case_breaks_no_rule() -> None:
 
 def test_a_session_hands_the_failure_of_a_plain_case_to_its_workers() -> None:
     """The failure survives the way to a worker."""
-    discovery = Discovery({}, {}, plain_failure=PlainFailure("case", "fact", "where", refused=True))
+    failure = PlainFailure("case", "fact", "where", refused=True, left_out=("RNG-1",))
+    discovery = Discovery({}, {}, plain_failure=failure)
     plain = json.loads(json.dumps(result.to_plain(discovery)))
     assert result.from_plain(plain).plain_failure == discovery.plain_failure
 
