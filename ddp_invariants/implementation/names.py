@@ -40,6 +40,7 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "post_local_sgd_hook": "ddp_invariants.implementation.adapters.post_local_sgd:Hook",
         "simple_fsdp": "ddp_invariants.implementation.adapters.torchtitan:SimpleFSDP",
         "torchft": "ddp_invariants.implementation.adapters.torchft:Replicated",
+        "transformers_trainer": "ddp_invariants.implementation.adapters.transformers:Trainer",
     },
     "sampler": {
         name: f"ddp_invariants.implementation.adapters.samplers.{target}"

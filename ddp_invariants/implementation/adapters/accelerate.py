@@ -1,10 +1,13 @@
 """Hugging Face accelerate, as `--ddp accelerate`."""
 
 import importlib
+import os
 from typing import Any
 
 from ddp_invariants.implementation.adapters import preload
 
+# accelerate would set it in every case, and a rank ends after a case that changed its environment.
+os.environ.setdefault("MASTER_PORT", "29500")
 preload("accelerate")
 
 
