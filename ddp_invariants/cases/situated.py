@@ -16,7 +16,7 @@ from ddp_invariants.cases.program import (
 )
 from ddp_invariants.cases.situation import Situation
 
-NoSync = Literal["plain", "nested", "error"]
+NoSync = Literal["plain", "nested", "error", "interrupt"]
 Passes = Literal["alternate", "joint", "retained"]
 Default = TypeVar("Default")
 

@@ -39,6 +39,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "zero_by_module",
     "forward_error",
     "backward_error",
+    "interrupts",
     "joint",
     "twice",
     "in_parts",
