@@ -29,6 +29,7 @@ NEVER: dict[str, str] = {
     "named_module": "wrap a model that has a submodule called module",
     "alike_underscored": "wrap a model of which two names are equal with underscores for dots",
     "alike_joined": "wrap a model of which two names are equal without their dots",
+    "alike_cased": "wrap a model of which two names are equal in lower case",
     "bfloat16": "mix bfloat16 parameters with others",
     "float16": "mix float16 parameters with others",
     "extremes": "keep numbers in buffers that few formats hold",

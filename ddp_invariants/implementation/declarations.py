@@ -236,6 +236,7 @@ CAPABILITIES: dict[str, str] = {
     "named_module": "a submodule that the user calls module",
     "alike_underscored": "names that are equal with underscores for dots",
     "alike_joined": "names that are equal without their dots",
+    "alike_cased": "names that are equal in lower case",
     **{name: f"{name} parameters beside others" for name in LOW_PRECISION},
     "complex": "complex parameters beside others",
     "sgd": "torch.optim.SGD",
