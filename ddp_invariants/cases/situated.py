@@ -62,6 +62,11 @@ class Situated:
         return self._of("unused", "layers", ())
 
     @property
+    def evaluated_layer(self) -> int | None:
+        """The layer that is in evaluation mode while the others train; None for none."""
+        return self._of("evaluated layer", "layer", None)
+
+    @property
     def crossed(self) -> int | None:
         """The rank whose branches are computed in the other order; None for none."""
         return self._of("crossed", "rank", None)

@@ -62,6 +62,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "scaler",
     *CALL_FORMS,
     *MODULE_USES,
+    "part_mode",
     "input_gradients",
     "closure",
 )
