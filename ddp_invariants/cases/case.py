@@ -197,6 +197,11 @@ class TrainingCase(Situated, Strict):
         )
 
     @property
+    def draws(self) -> tuple[int, ...]:
+        """The indices of the layers that draw random numbers in the case's forwards."""
+        return tuple(index for index in self.model.draws if index != self.evaluated_layer)
+
+    @property
     def recast(self) -> frozenset[str]:
         """The weights that autocast casts for several uses.
 

@@ -26,7 +26,7 @@ __all__ = [
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
-Naming = Literal["numbered", "module", "underscored", "joined"]
+Naming = Literal["numbered", "module", "underscored", "joined", "cased"]
 
 LARGEST_WIDTH = 1 << 20
 """The largest width of a layer: a larger number is a typing error."""
@@ -217,7 +217,8 @@ class Model(Strict):
             is `module.0`, `module.1`, …, as most wrappers call the module they wrap. `underscored`
             is `block0.layer`, `block0_layer`, `block1.layer`, …: a library that replaces dots by
             underscores gives two of these layers the same name. `joined` is `block0.layer`,
-            `block0layer`, `block1.layer`, …, and two layers get the same name without dots.
+            `block0layer`, `block1.layer`, …, and two layers get the same name without dots. `cased`
+            is `layer0`, `Layer0`, `layer1`, …, and two layers get the same name in lower case.
     """
 
     inputs: int
@@ -313,6 +314,8 @@ class Model(Strict):
             return f"module.{index}"
         # A name of its own for every second layer keeps the order of registration.
         block, second = divmod(index, 2)
+        if self.naming == "cased":
+            return f"{'Layer' if second else 'layer'}{block}"
         between_names = ("_" if self.naming == "underscored" else "") if second else "."
         return f"block{block}{between_names}layer"
 

@@ -276,12 +276,14 @@ class InjectedFailure(Strict):
         parameter: The trained parameter whose gradient's hook raises the `backward error`, in the
             order of registration. A number beyond the last parameter starts from the first again.
             None if a hook on the result of the middle layer raises.
+        interrupts: True if the exception is no `Exception`, as `KeyboardInterrupt` is none.
     """
 
     kind: InjectedFailureKind
     step: int = 0
     rank: int = 0
     parameter: int | None = None
+    interrupts: bool = False
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, InjectedFailureKind)
@@ -293,6 +295,12 @@ class InjectedFailure(Strict):
                 self.parameter,
                 "null unless a backward raises",
             )
+        require(
+            not self.interrupts or self.kind != "death",
+            "interrupts",
+            self.interrupts,
+            "false if a rank dies",
+        )
 
 
 @dataclass(frozen=True)

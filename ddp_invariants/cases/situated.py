@@ -16,7 +16,7 @@ from ddp_invariants.cases.program import (
 )
 from ddp_invariants.cases.situation import Situation
 
-NoSync = Literal["plain", "nested", "error"]
+NoSync = Literal["plain", "nested", "error", "interrupt"]
 Passes = Literal["alternate", "joint", "retained"]
 Default = TypeVar("Default")
 
@@ -60,6 +60,11 @@ class Situated:
     def unused(self) -> tuple[Unused, ...]:
         """The layers that some forwards pass by."""
         return self._of("unused", "layers", ())
+
+    @property
+    def evaluated_layer(self) -> int | None:
+        """The layer that is in evaluation mode while the others train; None for none."""
+        return self._of("evaluated layer", "layer", None)
 
     @property
     def crossed(self) -> int | None:

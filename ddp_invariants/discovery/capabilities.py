@@ -258,6 +258,7 @@ _OWN: dict[str, Capability] = {
     "named_module": _named("module", "a submodule called module"),
     "alike_underscored": _named("underscored", "names equal with underscores for dots"),
     "alike_joined": _named("joined", "names equal without dots"),
+    "alike_cased": _named("cased", "names equal in lower case"),
     # Small integers round in no dtype.
     "mixed": replace(
         _kind("mixed"),

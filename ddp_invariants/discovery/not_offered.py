@@ -36,7 +36,7 @@ def lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozens
     """
     lacking: frozenset[str] = frozenset()
     if how.get("accumulation") == "each":
-        lacking |= {"no_sync_nested", "no_sync_error"}
+        lacking |= {"no_sync_nested", "no_sync_error", "no_sync_interrupt"}
         if declared.reduction == "sum" or (
             "before each batch" in how and not declared.accumulation
         ):

@@ -398,7 +398,7 @@ def _injected_failure(plan: InjectedFailure, calls: Calls) -> list[str]:
         "    rest[0] = rest[0] + 1  # The failing attempt takes another batch than the step.",
         *(f"    {line}" for line in calls.micro_step()),
         "    surfaced = False",
-        "except Exception:  # The user's own.",
+        f"except {'BaseException' if plan.interrupts else 'Exception'}:  # The user's own.",
         "    surfaced = True",
         failed,
     ]

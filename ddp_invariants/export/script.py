@@ -189,7 +189,7 @@ def _too_much(
             case.unused
         )
         and not shown.follows_unused,
-        "layers draw random numbers, which no other batch repeats": bool(case.model.draws)
+        "layers draw random numbers, which no other batch repeats": bool(case.draws)
         and not shown.follows_dropout,
         "the wrapper changes random numbers, which the script gives to the twin as well": (
             stored.failure.fact == DISPLACED

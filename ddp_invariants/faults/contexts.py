@@ -70,6 +70,24 @@ class OneSavedFlag(_Reference):
             self._no_sync_depth = self.saved
 
 
+class ExpectsExceptions(_Reference):
+    """no_sync ends at its exit and at an `Exception`, but not at a `KeyboardInterrupt`, which is none
+    (no public incident found).
+
+    GRAD-8: never reduced.
+    """
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self._no_sync_depth += 1
+        try:
+            yield
+        except Exception:
+            self._no_sync_depth -= 1
+            raise
+        self._no_sync_depth -= 1
+
+
 class OnlyWithoutError(_Reference):
     """The exit of no_sync restores nothing after an exception (no public incident found).
 

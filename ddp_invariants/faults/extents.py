@@ -6,6 +6,7 @@ Words: N dataset length, W world size, L indices per rank.
 import hashlib
 from collections.abc import Iterator, Sized
 from itertools import islice
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ _ROUNDS = 4
 
 class LazyPermutation(DistributedSampler):
     """Right: a Feistel network permutes single places, so no order is ever in memory."""
+
+    # A running iterator computes each index for the epoch that is set at the time.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("set_meanwhile",)}
 
     def index_at(self, place: int) -> int:
         """Return the index at a place of the endless repetition of the order."""

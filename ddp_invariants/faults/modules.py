@@ -381,3 +381,32 @@ class TrainsEveryPart(_Reference):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self.module.train(self.training)
         return super().forward(*args, **kwargs)
+
+
+class TrainsEveryPartAtFirst(_Reference):
+    """Wrapping puts the whole module into training mode, and so undoes `eval()` on a part of it
+    (no public incident found).
+
+    MOD-2.
+    """
+
+    def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+        super().__init__(module.train(), **kwargs)
+
+
+class TrainsEveryPartForAMoment(_Reference):
+    """Each forward trains all parts of the module that have no buffers, and then gives them their
+    own modes back (no public incident found).
+
+    LOSS-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        modes = {part: part.training for part in self.module.modules()}
+        for part in modes:
+            part.training = part.training or (self.training and not part._buffers)
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            for part, mode in modes.items():
+                part.training = mode

@@ -35,6 +35,17 @@ class KeysWithUnderscores(KeepsNamesApart):
         return name.replace(".", "_")
 
 
+class KeysInLowerCase(KeepsNamesApart):
+    """Parameters are kept by their names in lower case, so that Layer0 replaces layer0
+    (no public incident found).
+
+    GRAD-1: never reduced.
+    """
+
+    def _key(self, name: str) -> str:
+        return name.lower()
+
+
 class KeysWithoutDots(_PerParameter):
     """The parameters to broadcast are kept by their names without dots, so that blocklayer replaces
     block.layer (no public incident found).

@@ -87,7 +87,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     needs=(EACH_MOVED, NORMED, WRITTEN),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(least_steps=2, buffers=True, written=True),
+    draws=Draws(least_steps=2, buffers=True, written=True, evaluated_layer=12),
     excluded=(NO_BUFFERS,),
     after="LOSS-1",
     script=_FROM_INSIDE,

@@ -32,7 +32,7 @@ class Draws:
         odd: Gradients that are sparse, or of a dtype of their own, in every case.
         drawing: A layer that draws random numbers in every case.
         prefixed: Names with `module.` in their middle, in one of four cases.
-        named: Layers with other names in three of eight cases.
+        named: Layers with other names in four of nine cases.
         of_situations: The options of situations that differ from their defaults. Each class in
             `situations.SITUATIONS` names its options, and its `drawn` describes them.
     """

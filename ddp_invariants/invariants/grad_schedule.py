@@ -24,7 +24,11 @@ _ONE_BACKWARD = lacks("runs one backward per step", "accumulation")
 
 UNUSED = ("unused on all ranks", "unused on some ranks", "used at one step and not at another")
 SOME_MICRO_STEPS = "used in some micro-steps only"
-NO_SYNC = {"nested": "a nested no_sync", "error": "an exception inside no_sync"}
+NO_SYNC = {
+    "nested": "a nested no_sync",
+    "error": "an exception inside no_sync",
+    "interrupt": "an interruption inside no_sync",
+}
 
 
 @training.rule(

@@ -37,6 +37,7 @@ OTHER_NAMES: dict[str, Callable[[set[str]], bool]] = {
     "names equal without dots": lambda names: (
         len({name.replace(".", "") for name in names}) < len(names)
     ),
+    "names equal in lower case": lambda names: len({name.lower() for name in names}) < len(names),
 }
 """What INIT-3 notes of the names of parameters and buffers, each with its test.
 

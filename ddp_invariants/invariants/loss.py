@@ -29,7 +29,7 @@ DISPLACED = "a wrapper's forward changes the random numbers that its module draw
     "of the random number generator.",
     needs=(CAST,),
     source=_SOURCE,
-    draws=Draws(world_sizes=ANY_WORLD, autocast=4),
+    draws=Draws(world_sizes=ANY_WORLD, autocast=4, evaluated_layer=12),
     excluded=(BY_ITSELF,),
     after="CALL-1",
     script=Script(checks=("twin", "own_loss"), follows_scaler=True),
@@ -133,7 +133,7 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
                         "batch",
                     )
             elif (
-                not view.case.model.draws
+                not view.case.draws
                 and view.case.passed_by(rank, *at) == view.case.passed_by(other_rank, *at)
                 and (indices[rank] == indices[other_rank]).all()
                 and held[rank] == held[other_rank]

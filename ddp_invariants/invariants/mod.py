@@ -4,23 +4,24 @@ from itertools import zip_longest
 
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import BY_ITSELF, lacks
-from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
+from ddp_invariants.invariants.rule import MovedAfter, NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.evaluated_layer import KEPT_MODE, OF_LAYER, EvaluatedLayer
 from ddp_invariants.situations.module_use import (
     COPIED_GRADIENTS,
     COPIES,
     HOOKS,
     MODES,
     NAMES,
-    PART_MODE,
     WRAPPER_COPIES,
     ModuleUse,
-    Use,
 )
 
 _SOURCE = "torch.nn.Module in torch's documentation: hooks, names, modes and copies of a module"
-_DRAWS = Draws(least_steps=2, module_uses=True, evaluations=True)
+_DRAWS = Draws(least_steps=2, module_uses=True, evaluations=True, evaluated_layer=2)
+SWITCHED = "training changes the mode of a layer"
+"""The fact of failures that explain other losses and buffers."""
 _SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
 
 
@@ -39,7 +40,9 @@ _SCRIPT = Script(beyond=ModuleUse.beyond_scripts)
 )
 def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the events of hooks on the replica with those on its twin, step by step."""
-    return _used_alike(view, tally, "MOD-1", {"hooks": HOOKS}, "a hook does not fire as unwrapped")
+    return _used_alike(
+        view, tally, "MOD-1", {"hooks": (HOOKS, "a hook does not fire as unwrapped")}
+    )
 
 
 @training.rule(
@@ -56,13 +59,20 @@ def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
         lacks("is no module with names and modes", "module_names", "module_modes"),
     ),
     after="MOD-1",
+    # A layer in another mode computes other losses and moves other buffers.
+    moved_after=MovedAfter("INIT-4", lambda failure: failure.fact == SWITCHED),
     costs=3,
     script=_SCRIPT,
 )
 def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare the wrapper's lists and switches with those of the unwrapped twin."""
-    uses: dict[Use, str] = {"names": NAMES, "modes": MODES, "part mode": PART_MODE}
-    return _used_alike(view, tally, "MOD-2", uses, "the wrapper does not act as the module")
+    otherwise = "the wrapper does not act as the module"
+    uses = {
+        "names": (NAMES, otherwise),
+        "modes": (MODES, otherwise),
+        OF_LAYER: (KEPT_MODE, SWITCHED),
+    }
+    return _used_alike(view, tally, "MOD-2", uses)
 
 
 @training.rule(
@@ -86,8 +96,8 @@ def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure
 def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare what a copy's training does to the module with what it does to the twin."""
     fact = "a deep copy is not independent of the module"
-    uses: dict[Use, str] = {"copies": COPIES, "wrapper copies": WRAPPER_COPIES}
-    return _used_alike(view, tally, "MOD-3", uses, fact) or _copies_agree(view, tally)
+    uses = {"copies": (COPIES, fact), "wrapper copies": (WRAPPER_COPIES, fact)}
+    return _used_alike(view, tally, "MOD-3", uses) or _copies_agree(view, tally)
 
 
 def _copies_agree(view: EvidenceView, tally: Tally) -> Failure | None:
@@ -117,7 +127,7 @@ def _copies_agree(view: EvidenceView, tally: Tally) -> Failure | None:
 
 
 def _used_alike(
-    view: EvidenceView, tally: Tally, rule: str, uses: dict[Use, str], fact: str
+    view: EvidenceView, tally: Tally, rule: str, uses: dict[str, tuple[str, str]]
 ) -> Failure | None:
     """Compare the events of some uses of the module with those of its twin.
 
@@ -125,18 +135,19 @@ def _used_alike(
         view: The evidence.
         tally: The counts.
         rule: The rule.
-        uses: The uses, each with the condition that it meets.
-        fact: The fact of a failure.
+        uses: The uses, each with the condition that it meets and the fact of a failure.
     """
-    found = view.case.get(ModuleUse)
-    if found is None or not set(found.uses) & uses.keys():
+    found, kept = view.case.get(ModuleUse), view.case.get(EvaluatedLayer)
+    made = {*(() if found is None else found.uses), *(() if kept is None else (OF_LAYER,))}
+    if not made & uses.keys():
         raise NotAbout("the program uses the module only for training")
     for rank, evidence in enumerate(view.evidence.ranks):
         for use in evidence.uses:
             if use.use not in uses:
                 continue
             tally.compared += 1
-            tally.met.add(uses[use.use])
+            condition, fact = uses[use.use]
+            tally.met.add(condition)
             if use.got != use.expected:
                 where = f"rank {rank} of {view.case.world_size}, step {use.step}"
                 return Failure(rule, fact, where, _first_difference(use.got, use.expected))

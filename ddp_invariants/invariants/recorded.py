@@ -238,7 +238,7 @@ class RecordedTraining:
         Raises:
             Unjudged: The forward draws random numbers, and they are not known on every rank.
         """
-        batch, drawn = self.batches[number], self.case.model.draws
+        batch, drawn = self._with_running(number), self.case.draws
         if not drawn:
             return batch
         drawn_W = [tensors.by_name for tensors in self.every_rank("drawn", number)]
@@ -262,6 +262,22 @@ class RecordedTraining:
                 index: np.stack([by_name[path(index)] for by_name in drawn_W]) for index in drawn
             },
         )
+
+    def _with_running(self, number: int) -> oracle.Batch:
+        """Return every rank's samples at a micro-step, with the statistics of a norm in evaluation.
+
+        No forward of the step moves these statistics.
+        """
+        batch, index = self.batches[number], self.case.evaluated_layer
+        if index is None or not self.case.model.layers[index].of_kind.norms_batches:
+            return batch
+        path = self.case.model.path(index)
+        held_W = self.every_rank("forward buffers", number // self.case.accumulation)
+        names = [f"{path}.running_mean", f"{path}.running_var"]
+        if any(name not in tensors.by_name for tensors in held_W for name in names):
+            raise Unjudged(f"the statistics of {path} are not known when a forward starts")
+        running = np.stack([[tensors.by_name[name] for tensors in held_W] for name in names])
+        return replace(batch, running={index: running})
 
     def layout(self, step: int) -> Layout:
         """Return the layout of the twins' gradients of a step."""

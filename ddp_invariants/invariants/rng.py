@@ -45,6 +45,7 @@ RANKS, FORWARDS = (
         between_steps=("evaluation", "forward only", "evaluation with gradients"),
         drawing=True,
         shared_stream=True,
+        evaluated_layer=8,
     ),
     excluded=(lacks("supports no layers that draw random numbers", "dropout"),),
     after="BUF-1",
@@ -57,14 +58,14 @@ def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failu
     A wrapper may draw random numbers for itself outside forwards (LOSS-1), and may seed each rank
     anew when it is made.
     """
-    drawn = _drawn(view) if view.case.model.draws else []
+    drawn = _drawn(view) if view.case.draws else []
     failure = _in_training(view, drawn) or _in_evaluation(view) or _of_shared(view, tally)
     if failure is not None:
         return failure
     failure = _of_forwards(view, drawn, tally) or _of_the_program(view, tally)
     if failure is not None or any(drawn):
         return failure
-    if view.case.model.draws:
+    if view.case.draws:
         raise Unjudged(
             view.cut_short
             or "the random numbers of the forwards are not known: a layer was not called exactly "

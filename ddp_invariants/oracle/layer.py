@@ -27,6 +27,8 @@ class Place:
         inputs_WBI: Every rank's inputs to the model.
         drawn: The factors by which the layer's random numbers multiplied its input, (W, B, D); None
             for a layer that draws none.
+        running: The means and variances in every rank's buffers, by which a BatchNorm in evaluation
+            norms, (2, W, C); None for a layer in training.
     """
 
     model: Model
@@ -35,6 +37,7 @@ class Place:
     autocast: bool
     inputs_WBI: FloatArray
     drawn: FloatArray | None
+    running: FloatArray | None = None
 
     @property
     def layer(self) -> Layer:

@@ -61,6 +61,7 @@ class Stack:
         parameters: Values by full name.
         passed_by: Indices of the layers that the forward passes by.
         drawn: The factors that layers drew, by the layer's index.
+        running: The means and variances of BatchNorms in evaluation, by the layer's index.
         gradients: The gradients of trainable parameters, once `backward` has run.
         magnitudes: Of sparse gradients, the magnitudes of the rows kept as a sum, added up.
     """
@@ -69,6 +70,7 @@ class Stack:
     parameters: Mapping[str, FloatArray]
     passed_by: frozenset[int] = frozenset()
     drawn: Mapping[int, FloatArray] = field(default_factory=dict)
+    running: Mapping[int, FloatArray] = field(default_factory=dict)
     gradients: dict[str, Ball] = field(default_factory=dict)
     magnitudes: dict[str, FloatArray] = field(default_factory=dict)
     _entered: list[_Entered] = field(default_factory=list)
@@ -89,6 +91,7 @@ class Stack:
                 self.case.autocast,
                 inputs_WBI,
                 self.drawn.get(index),
+                self.running.get(index),
             )
             for _ in range(1 + layer.twice):
                 x, dtype = self._through(place, x, dtype)

@@ -54,6 +54,8 @@ class Batch:
         indices: The samples' indices, per rank.
         passed_by: The layers that each rank's forward passes by; empty if none passes any.
         drawn: The factors that layers drew, (W, B, D) each, by the layer's index.
+        running: The means and variances of BatchNorms in evaluation, (2, W, C) each, by the layer's
+            index.
     """
 
     inputs_WBI: FloatArray
@@ -62,6 +64,7 @@ class Batch:
     indices: list[NDArray[np.intp]]
     passed_by: tuple[frozenset[int], ...] = ()
     drawn: Mapping[int, FloatArray] = field(default_factory=dict)
+    running: Mapping[int, FloatArray] = field(default_factory=dict)
 
     @property
     def passed_by_all(self) -> frozenset[int]:
@@ -77,6 +80,7 @@ class Batch:
             [self.indices[r] for r in ranks],
             (self.passed_by[ranks[0]],),
             {index: drawn_WBD[ranks] for index, drawn_WBD in self.drawn.items()},
+            {index: running_2WC[:, ranks] for index, running_2WC in self.running.items()},
         )
 
     def alike(self) -> Iterator[tuple[list[int], "Batch"]]:
@@ -159,7 +163,7 @@ def gradients(
         return _assembled(
             [(ranks, gradients(case, parameters, part, scale)) for ranks, part in batch.alike()]
         )
-    model = Stack(case, parameters, batch.passed_by_all, batch.drawn)
+    model = Stack(case, parameters, batch.passed_by_all, batch.drawn, batch.running)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
     losses_W, g = _head(case, outputs_WBO, batch, scale)
     model.backward(cast(g, "float64", dtype))
@@ -221,7 +225,9 @@ def outputs(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Bat
             np.concatenate([ball.radius for _, ball in parts])[order],
             0.0,
         )
-    return Stack(case, parameters, batch.passed_by_all, batch.drawn).forward(batch.inputs_WBI)[0]
+    return Stack(case, parameters, batch.passed_by_all, batch.drawn, batch.running).forward(
+        batch.inputs_WBI
+    )[0]
 
 
 def losses(case: TrainingCase, outputs_WBO: Ball, batch: Batch) -> Ball:

@@ -152,6 +152,15 @@ class RankSampler:
             for _ in itertools.islice(iter(self.sampler), items):
                 pass
 
+    def around(self, taken: int, epoch: int) -> list[int]:
+        """Return the indices of an iteration in which an epoch is set after some items."""
+        with self._as_rank():
+            running = iter(self.sampler)
+            items = [*itertools.islice(running, taken)]
+            self.sampler.set_epoch(epoch)
+            items += itertools.islice(running, self._bound)
+        return self.flat(items)
+
     def interleaved(self, ahead: int) -> tuple[list[int], list[int]]:
         """Return the indices of two iterators that take turns, the first one some items ahead."""
         with self._as_rank():

@@ -62,7 +62,7 @@ only if their shapes are equal.
 _KINDS: SearchStrategy[LayerKind] = st.sampled_from(
     ("linear", "linear", "scale", "statistics", "empty")
 )
-_NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined")
+_NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined", "cased")
 _RARELY_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 93 + _NAMINGS)
 _OFTEN_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 5 + _NAMINGS)
 _DTYPES: SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
@@ -122,8 +122,8 @@ def models(
             them to be told from chance.
         prefixed: Have names with `module.` in their middle in one of four cases. Many wrappers put
             that prefix before all names, and may strip it elsewhere.
-        named: Name the layers in another way (`Model.naming`) in three of eight cases, and not in
-            three of a hundred.
+        named: Name the layers in another way (`Model.naming`) in four of nine cases, and not in
+            four of a hundred.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     layers = [_first(draw, inputs, outputs or inputs, dtype)]

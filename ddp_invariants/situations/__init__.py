@@ -21,6 +21,7 @@ from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.closure import Closure
 from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.earlier import EarlierRuns
+from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.evaluation_mode import EvaluationMode
 from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.injected_failure import FailureInjection
@@ -78,6 +79,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     EarlierRuns,
     Nodes,
     Turns,
+    EvaluatedLayer,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 

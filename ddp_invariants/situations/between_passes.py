@@ -56,7 +56,7 @@ class BetweenPasses(Situation):
         require(
             self.action != "evaluate"
             or not (
-                case.model.draws
+                case.draws
                 or any(layer.buffers for layer in case.model.layers)
                 or case.exhausted
                 or any(each.kind in _SWITCHING for each in case.situations)

@@ -95,7 +95,9 @@ class FailureInjection(Situation):
         parameter = draft.choice(_PARAMETERS)
         if kind != "backward error":
             parameter = None
-        draft.add(cls(InjectedFailure(kind, step, draft.any_rank(), parameter)))
+        rank, interrupts = draft.any_rank(), draft.one_in(4)
+        interrupts = interrupts and kind != "death" and draft.offer.has("interrupts")
+        draft.add(cls(InjectedFailure(kind, step, rank, parameter, interrupts)))
         draft.clearings = ("set_to_none", "zero")
 
     @classmethod
@@ -105,7 +107,8 @@ class FailureInjection(Situation):
         if failure is None:
             return {"injected_failure": "none"}
         by_hook = "" if failure.parameter is None else " by a parameter's hook"
-        return {"injected_failure": failure.kind + by_hook}
+        raised = {"interrupting"} if failure.interrupts else set[str]()
+        return {"injected_failure": {failure.kind + by_hook, *raised}}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
@@ -122,6 +125,17 @@ class FailureInjection(Situation):
                     "at a parameter": lambda case: _raises(case, by_a_hook=True),
                 },
             ),
+            "interrupts": Capability(
+                lambda case: case.injected_failure is not None and case.injected_failure.interrupts,
+                _uninterrupted,
+                replace(
+                    BASE,
+                    situations=(cls(InjectedFailure("forward error", interrupts=True)),),
+                    steps=3,
+                ),
+                after="backward_error",
+                level=cls.level,
+            ),
         }
 
 
@@ -131,6 +145,13 @@ def _raises(case: TrainingCase, *, by_a_hook: bool) -> bool:
     if failure is None or failure.kind != "backward error":
         return False
     return (failure.parameter is not None) == by_a_hook
+
+
+def _uninterrupted(case: TrainingCase) -> TrainingCase:
+    """Return the case with an ordinary exception in place of one that is no `Exception`."""
+    failure = case.injected_failure
+    assert failure is not None
+    return case.with_situation(FailureInjection(replace(failure, interrupts=False)))
 
 
 def _fails_before_buffers_change(case: TrainingCase) -> bool:

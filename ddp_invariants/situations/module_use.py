@@ -15,7 +15,7 @@ from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 from ddp_invariants.situations.second import SecondWrapper
 
-Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups", "part mode"]
+Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,7 @@ class ModuleUse(Situation):
             alters and trains a deep copy of the module before the second step; `wrapper copies`
             trains a deep copy of the wrapper for a step, while the wrapper's gradients of the first
             step still exist; `groups` moves half of the parameters to a group of the optimizer of
-            their own; `part mode` switches a layer to evaluation that computes the same in both
-            modes, while the wrapper stays in training.
+            their own.
     """
 
     beyond_scripts: ClassVar[str] = "the program uses the module besides training it"
@@ -60,18 +59,6 @@ class ModuleUse(Situation):
             "none if a forward is not repeated, or fails",
         )
         require(
-            "part mode" not in self.uses
-            or (
-                self.switched(case) is not None
-                and not case.between_steps
-                and not any(each.kind in _SWITCHING for each in case.situations)
-            ),
-            "module_use",
-            self.uses,
-            "no 'part mode' if the program switches the whole wrapper, or if all layers compute "
-            "differently in evaluation mode",
-        )
-        require(
             "groups" not in self.uses or (not case.between_steps and case.saved_by is None),
             "module_use",
             self.uses,
@@ -97,18 +84,6 @@ class ModuleUse(Situation):
         uses = {*self.uses, *other.uses}
         return ModuleUse(tuple(use for use in get_args(Use) if use in uses))
 
-    @staticmethod
-    def switched(case: TrainingCase) -> int | None:
-        """Return the layer whose mode `part mode` switches; None if there is none."""
-        return next(
-            (
-                index
-                for index, layer in enumerate(case.model.layers)
-                if not layer.buffers and layer.kind in _ALIKE
-            ),
-            None,
-        )
-
     def simpler(self) -> Iterator["ModuleUse"]:
         """Yield each use alone."""
         if len(self.uses) > 1:
@@ -126,12 +101,7 @@ class ModuleUse(Situation):
         """Return a drawn case with the uses that can happen in it."""
         copies: tuple[Use, ...] = ("copies", "wrapper copies")
         fewer: tuple[tuple[Use, ...], ...] = ((), copies[1:], copies)
-        others: tuple[tuple[Use, ...], ...] = (
-            (),
-            ("part mode",),
-            ("groups",),
-            ("groups", "part mode"),
-        )
+        others: tuple[tuple[Use, ...], ...] = ((), ("groups",))
         for dropped in ((*first, *second) for second in others for first in fewer):
             uses = tuple(use for use in self.uses if use not in dropped)
             try:
@@ -164,11 +134,6 @@ NAMES, MODES, HOOKS, COPIES, WRAPPER_COPIES = (
     "a deep copy trained",
     "a deep copy of the wrapper trained",
 )
-PART_MODE = "a layer's mode kept"
-_ALIKE = ("linear", "scale", "norm", "embedding")
-"""The kinds of layers that compute the same in training and in evaluation mode."""
-_SWITCHING = ("evaluation mode", "between passes", "injected failure")
-"""The situations in which the program switches the wrapper's mode."""
 COPIED_GRADIENTS = "gradients of a copy"
 """The name of a row of evidence that holds the gradients of a wrapper's copy."""
 
@@ -191,11 +156,6 @@ _CAPABILITIES: dict[Use, tuple[str, tuple[str, ...], str]] = {
         "a deep copy of the wrapper that is trained beside it",
     ),
     "groups": ("param_groups", (), "a group of parameters added to the optimizer"),
-    "part mode": (
-        "part_mode",
-        (PART_MODE,),
-        "a layer in evaluation mode while the wrapper is in training mode",
-    ),
 }
 """By use: its capability, the rules' conditions, and its meaning."""
 

@@ -19,7 +19,9 @@ class NoSyncStyle(Situation):
 
     Attributes:
         style: `nested` enters and leaves a second no_sync within the first, before its backward;
-            `error` leaves a no_sync before the last micro-step by an exception of the user's own.
+            `error` leaves a no_sync before the last micro-step by an exception of the user's own;
+            `interrupt` does so by an exception that is no `Exception`, as `KeyboardInterrupt` is
+            none. The program catches either outside.
     """
 
     beyond_scripts: ClassVar[str] = "a no_sync is nested, or left by an exception"
@@ -31,7 +33,7 @@ class NoSyncStyle(Situation):
     def check(self, case: TrainingCase) -> None:
         """Require several backwards per step, in turn with forwards."""
         one_of("no_sync", self.style, NoSync)
-        require(self.style != "plain", "no_sync", self.style, "'nested' or 'error'")
+        require(self.style != "plain", "no_sync", self.style, "another style")
         require(
             case.accumulation > 1,
             "no_sync",
@@ -52,7 +54,7 @@ class NoSyncStyle(Situation):
     def drawn(cls, draft: Draft) -> None:
         """Draw a style if every case accumulates gradients."""
         if draft.wanted["accumulated"]:
-            style: NoSync = draft.choice(("plain", "plain", "nested", "error"))
+            style: NoSync = draft.choice(("plain", "plain", "nested", "error", "interrupt"))
             if style != "plain":
                 draft.add(cls(style))
 
@@ -68,10 +70,13 @@ class NoSyncStyle(Situation):
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
-        """Return the capabilities to nest a no_sync, and to leave one by an exception."""
+        """Return the capabilities to nest a no_sync, and to leave one by each exception."""
         return {
             "no_sync_nested": _capability("nested", "a nested no_sync", "accumulation"),
             "no_sync_error": _capability("error", "an exception inside no_sync", "no_sync_nested"),
+            "no_sync_interrupt": _capability(
+                "interrupt", "an interruption inside no_sync", "no_sync_error"
+            ),
         }
 
 
@@ -83,5 +88,5 @@ def _capability(style: NoSync, condition: str, after: str) -> Capability:
         replace(BASE, accumulation=2, situations=(NoSyncStyle(style),)),
         frozenset({condition}),
         after,
-        level="robust" if style == "error" else "extended",
+        level="extended" if style == "nested" else "robust",
     )

@@ -5,13 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TrialMaker
+from conftest import Run, TrialMaker
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import InjectedFailure, Unused
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.export import script as export
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records import violation
 from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.injected_failure import FailureInjection
+from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.unused import UnusedLayers
 
 FAULTS = "ddp_invariants.faults.timing"
@@ -61,6 +67,64 @@ def test_only_a_backward_has_a_parameter_that_raises() -> None:
             CASE.with_situation(UnusedLayers((Unused(1, rank=0),))).with_situation(
                 failing(parameter)
             )
+
+
+INTERRUPTED = replace(
+    CASE, situations=(FailureInjection(InjectedFailure("forward error", interrupts=True)),)
+)
+NO_SYNC = replace(CASE, accumulation=2, situations=(NoSyncStyle("interrupt"),))
+
+
+@pytest.mark.parametrize(
+    ("ddp", "case", "rule"),
+    [
+        (f"{FAULTS}:CountsOpenForwards", INTERRUPTED, "LIVE-2"),
+        ("ddp_invariants.faults.contexts:ExpectsExceptions", NO_SYNC, "GRAD-8"),
+    ],
+)
+def test_a_wrapper_that_expects_only_exceptions_is_wrong_after_an_interruption(
+    make_trial: TrialMaker, ddp: str, case: TrainingCase, rule: str
+) -> None:
+    """Right wrappers hold, and these two are right after an `Exception`."""
+    for right in ("reference", "torch"):
+        findings = make_trial(ddp=right, scope=Scope()).findings(case)
+        failed = {name for name, each in findings.items() if each.failure}
+        assert failed <= {"BUF-1", "COMM-4", "COMM-5"}
+        assert findings[rule].compared > 0
+    trial = make_trial(ddp=ddp, scope=Scope())
+    assert trial.findings(case)[rule].failure is not None
+    ordinary = Scope(without=frozenset({"interrupts", "no_sync_interrupt"})).fit(case)
+    assert ordinary != case
+    error = FailureInjection(InjectedFailure("forward error"))
+    styles = (error,) if case is INTERRUPTED else (NoSyncStyle("error"),)
+    assert trial.findings(ordinary.with_situation(*styles))[rule].failure is None
+
+
+def test_a_dead_rank_interrupts_nothing() -> None:
+    """A killed process raises no exception."""
+    with pytest.raises(CaseError, match="interrupts is True, expected false if a rank dies"):
+        InjectedFailure("death", 1, interrupts=True)
+
+
+def test_a_script_catches_an_interruption_too(pool: Pool, run: Run, make_trial: TrialMaker) -> None:
+    """The script shows the violation of a wrapper that expects an `Exception`."""
+    ddp = f"{FAULTS}:CountsOpenForwards"
+    trial = make_trial(ddp=ddp, scope=Scope())
+    failure = trial.findings(INTERRUPTED, confirming=True, rule="LIVE-2")["LIVE-2"].failure
+    assert failure is not None
+    stored = violation.of(
+        INTERRUPTED,
+        failure,
+        Ddp(ddp),
+        Sampler("reference"),
+        confirmed=(1, 1),
+        repeat="",
+        evidence=trial.evidence,
+    )
+    text = export.script(pool, stored)
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, "LIVE-2"), output
+    assert run(text.replace("CountsOpenForwards", "Reference")) == (0, "not reproduced\n")
 
 
 STUCK = """

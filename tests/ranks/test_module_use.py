@@ -10,9 +10,11 @@ from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.records.verdict import Failure, Finding
+from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.module_use import ModuleUse, Use
 
 CASE = TrainingCase(
@@ -185,14 +187,14 @@ class Parts:
 """An adapter that wraps each layer in place, and so inserts a module into the layers' names."""
 
 
-@pytest.mark.parametrize("use", ["modes", "part mode"])
+@pytest.mark.parametrize("situation", [ModuleUse(("modes",)), EvaluatedLayer()])
 def test_modes_reach_the_layers_that_a_wrapper_has_wrapped_in_place(
-    make_trial: TrialMaker, tmp_path: Path, use: Use
+    make_trial: TrialMaker, tmp_path: Path, situation: Situation
 ) -> None:
     """The layers are the ones that the module had before, although their names are longer now."""
     path = tmp_path / "parts.py"
     path.write_text(PARTS)
     trial = make_trial(ddp=f"{path}:Parts", scope=Scope())
-    finding = trial.findings(CASE.with_situation(ModuleUse((use,))))["MOD-2"]
+    finding = trial.findings(CASE.with_situation(situation))["MOD-2"]
     assert finding.failure is None
     assert finding.compared

@@ -20,7 +20,7 @@ from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.module_use import ModuleUse
 
-NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined")
+NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined", "cased")
 LAYERS = (
     Layer("linear", 4, bias=True, layout="strided"),
     Layer("linear", 4, frozen=True),
@@ -68,6 +68,7 @@ def test_right_wrappers_hold_with_other_names(
     [
         ("KeysWithUnderscores", "GRAD-1", "underscored", "'block0.layer.weight'"),
         ("KeysWithoutDots", "INIT-1", "joined", "'block0.layer.weight'"),
+        ("KeysInLowerCase", "GRAD-1", "cased", "'layer0.weight'"),
     ],
 )
 def test_a_script_has_the_same_names(

@@ -28,6 +28,7 @@ from ddp_invariants.situations.asking import (
     Interleaved,
     OneByOne,
     SetAgain,
+    SetMeanwhile,
     UnsetEpoch,
 )
 
@@ -97,6 +98,18 @@ def test_without_set_epoch_the_ranks_need_only_fit_together() -> None:
     )
     assert failure is not None
     assert failure.fact == "another process gets other indices from the same arguments"
+
+
+def test_an_iteration_in_which_an_epoch_is_set_must_fit_together() -> None:
+    """It goes on in its own order, and no rule says which order the next iteration has."""
+    fitting, lost = ([[3, 1], [0, 2]], [[0, 2], [1, 3]]), ([[3, 1], [0, 2]], [[0, 3], [1, 3]])
+    assert failure_of(SetMeanwhile(), yielded(*fitting)) is None
+    failure = failure_of(SetMeanwhile(), yielded(*lost))
+    assert failure is not None
+    assert failure.fact == SetMeanwhile.fact
+    assert [*SetMeanwhile(3).simpler()] == [SetMeanwhile()]
+    with pytest.raises(CaseError, match="taken is 0"):
+        replace(CASE, situations=(SetMeanwhile(0),))
 
 
 def test_an_iteration_that_is_missing_is_not_judged() -> None:

@@ -227,6 +227,53 @@ def test_every_way_to_norm_a_batch_lies_within_the_bound(
         assert inside(tensor.grad.numpy().reshape(bound.centre.shape), bound)
 
 
+@settings(max_examples=150, deadline=None)
+@given(x=images(), data=st.data())
+def test_a_batch_norm_in_evaluation_lies_within_the_bound(
+    x: np.ndarray, data: st.DataObject
+) -> None:
+    """Every order of products, and torch's own result, by a mean and a variance that are not the batch's."""
+    channels = x.shape[2] // 4
+    numbers = Array(f32, channels, elements=st.floats(-4, 4, width=32, allow_subnormal=False))
+    weight, bias, mean = (data.draw(numbers) for _ in range(3))
+    variance = abs(data.draw(numbers))
+    g = data.draw(Array(f32, x.shape, elements=st.floats(-4, 4, width=32, allow_subnormal=False)))
+    running = np.stack([[mean], [variance]]).astype(float).repeat(len(x), 1)
+    ball, kept = batch_norm.batch_evaluated(
+        exactly(x.astype(float)), running, weight.astype(float), bias.astype(float), "float32"
+    )
+    back, gradients = batch_norm.batch_evaluated_back(
+        exactly(g.astype(float)), kept, weight.astype(float), "float32"
+    )
+    apart, of_apart, gain = _by_channel(x), _by_channel(g), weight[:, None]
+    scale = f32(1) / np.sqrt(variance[:, None] + f32(1e-5))
+    for result in _forwards(apart, mean[:, None], scale, gain, bias[:, None]):
+        assert inside(result, batch_norm._by_channel(ball))
+    for result in (of_apart * (scale * gain), of_apart * gain * scale, of_apart * scale * gain):
+        assert inside(result, batch_norm._by_channel(back))
+    given_, of_weight, of_bias = (
+        torch.tensor(array, requires_grad=True) for array in (x, weight, bias)
+    )
+    shape = (x.shape[1], channels, 2, 2)
+    normed = torch.nn.functional.batch_norm(
+        given_.reshape(shape),
+        torch.tensor(mean),
+        torch.tensor(variance),
+        of_weight,
+        of_bias,
+        training=False,
+    )
+    normed.backward(torch.tensor(g).reshape(shape))
+    assert inside(normed.detach().numpy().reshape(x.shape), ball)
+    for bound, tensor in (
+        (back, given_),
+        (gradients["weight"], of_weight),
+        (gradients["bias"], of_bias),
+    ):
+        assert tensor.grad is not None
+        assert inside(tensor.grad.numpy().reshape(bound.centre.shape), bound)
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     scores=Array(f32, (1, 1, 2, 2), elements=st.floats(-120, 120, width=32, allow_subnormal=False))

@@ -81,13 +81,13 @@ def test_a_use_that_can_happen_is_kept_where_another_cannot() -> None:
     """A single step takes no copies; an optimizer that loads a state takes no groups."""
     use = ModuleUse(get_args(Use))
     single = use.fitted(replace(CASE, steps=1)).get(ModuleUse)
-    assert single == ModuleUse(("names", "modes", "hooks", "groups", "part mode"))
+    assert single == ModuleUse(("names", "modes", "hooks", "groups"))
     assert ModuleUse(("copies", "groups")).fitted(replace(CASE, steps=1)).get(ModuleUse) == (
         ModuleUse(("groups",))
     )
     assert use.fitted(CASE).get(ModuleUse) == use
     outside = use.fitted(replace(CASE, outside=1)).get(ModuleUse)
-    assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups", "part mode"))
+    assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups"))
 
 
 def test_uses_out_of_order_or_without_a_place_are_refused() -> None:

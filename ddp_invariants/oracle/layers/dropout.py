@@ -6,16 +6,14 @@ from ddp_invariants.oracle.layer import Gradients, LayerOracle, Place, layer_kin
 
 @layer_kind("dropout")
 class Dropout(LayerOracle):
-    """Dropout by the factors that the ranks drew."""
+    """Dropout by the factors that the ranks drew; a layer in evaluation drew none."""
 
     def forward(self, place: Place, x: Ball, dtype: str) -> tuple[Ball, None]:
         """Return the input times the factors."""
-        assert place.drawn is not None
-        return masked(x, place.drawn, dtype), None
+        return x if place.drawn is None else masked(x, place.drawn, dtype), None
 
     def backward(
         self, place: Place, g: Ball, _x: Ball, _kept: object, dtype: str
     ) -> tuple[Ball, Gradients]:
         """Return the gradient of the result times the factors."""
-        assert place.drawn is not None
-        return masked(g, place.drawn, dtype), {}
+        return g if place.drawn is None else masked(g, place.drawn, dtype), {}

@@ -73,8 +73,18 @@ def normed(x: Ball, gain: FloatArray, shift: FloatArray, dtype: str) -> tuple[Ba
     middle = Ball(mean, mean_radius, 0.0)
     known = np.isfinite(variance_radius) & (width * most**2 <= form.largest)
     scale = Ball((high + low) / 2, np.where(known, (high - low) / 2, np.inf), 0.0)
-    # torch may subtract the mean first, or multiply both before, by the gain too: at most six
-    # roundings.
+    return applied(x, middle, scale, gain, shift, dtype)
+
+
+def applied(
+    x: Ball, middle: Ball, scale: Ball, gain: FloatArray, shift: FloatArray, dtype: str
+) -> tuple[Ball, Normed]:
+    """Norm numbers by a known mean and a known scale. Shapes as in `normed`.
+
+    torch may subtract the mean first, or multiply both before, by the gain too: at most six
+    roundings.
+    """
+    form, off = FORMATS[dtype], x.centre - middle.centre
     apart = Ball(
         off * scale.centre,
         np.abs(off) * scale.radius + (x.radius + middle.radius) * scale.most,

@@ -39,6 +39,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "zero_by_module",
     "forward_error",
     "backward_error",
+    "interrupts",
     "joint",
     "twice",
     "in_parts",
@@ -61,6 +62,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "scaler",
     *CALL_FORMS,
     *MODULE_USES,
+    "part_mode",
     "input_gradients",
     "closure",
 )

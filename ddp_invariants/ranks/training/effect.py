@@ -61,6 +61,9 @@ class Effect:
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Act between two steps; `indices` is the next step's first batch."""
 
+    def in_training_again(self, stepper: "Stepper") -> None:
+        """Act after the program has put the wrapper into training mode, or has made it anew."""
+
     def around_evaluation(
         self, stepper: "Stepper", inputs: Tensor
     ) -> AbstractContextManager[object]:

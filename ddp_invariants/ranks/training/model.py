@@ -1,6 +1,7 @@
 """A case's model as a torch module."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,9 +34,13 @@ class UserError(Exception):
     """An exception of the user's own code in the middle of a step."""
 
 
-def fail(_gradient: Tensor) -> None:
+class UserInterrupt(BaseException):
+    """An exception of the user's own that is no `Exception`, as `KeyboardInterrupt` is none."""
+
+
+def fail(raised: type[BaseException], _gradient: Tensor) -> None:
     """Raise an exception of the user's own from a hook on a gradient."""
-    raise UserError("the user's backward failed, on purpose")
+    raise raised("the user's backward failed, on purpose")
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {
@@ -56,8 +61,8 @@ class Replica(nn.Module):
     Attributes:
         at_forward: Called as every forward begins; no wrapper can delay this moment.
         passed_by: Indices of layers that forwards pass by.
-        failing: The pass that raises `UserError` in its middle, `forward` or `backward`; empty for
-            none.
+        failing: The pass that raises in its middle, `forward` or `backward`; empty for none.
+        raised: The class of the exception that it raises.
     """
 
     def __init__(self, model: Model, values_P: FloatArray, device: torch.device = CPU) -> None:
@@ -65,6 +70,7 @@ class Replica(nn.Module):
         self.at_forward: Callable[[], None] | None = None
         self.passed_by: frozenset[int] = frozenset()
         self.failing = ""
+        self.raised: type[BaseException] = UserError
         self._paths = [model.path(index) for index in range(len(model.layers))]
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
         self._calls = [1 + layer.twice for layer in model.layers]
@@ -167,8 +173,8 @@ class Replica(nn.Module):
     def _fail_here(self, x: Tensor) -> None:
         """Raise now, or when backward gets here; now, too, if no layer before this is trained."""
         if self.failing == "forward" or not x.requires_grad:
-            raise UserError("the user's forward failed, on purpose")
-        x.register_hook(fail)
+            raise self.raised("the user's forward failed, on purpose")
+        x.register_hook(partial(fail, self.raised))
 
 
 def _add_modules(

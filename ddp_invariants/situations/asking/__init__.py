@@ -26,6 +26,7 @@ from ddp_invariants.situations.asking.one_by_one import OneByOne
 from ddp_invariants.situations.asking.positional import Positional
 from ddp_invariants.situations.asking.rolled_back import RolledBack
 from ddp_invariants.situations.asking.set_again import SetAgain
+from ddp_invariants.situations.asking.set_meanwhile import SetMeanwhile
 from ddp_invariants.situations.asking.subset import Subset
 from ddp_invariants.situations.asking.unset_epoch import UnsetEpoch
 from ddp_invariants.situations.asking.vast import Vast
@@ -51,6 +52,7 @@ __all__ = [
     "Positional",
     "RolledBack",
     "SetAgain",
+    "SetMeanwhile",
     "Subset",
     "UnsetEpoch",
     "Vast",
@@ -79,6 +81,7 @@ WAYS: tuple[type[ShardSituation], ...] = (
     DefaultDtype,
     InAGroup,
     Vast,
+    SetMeanwhile,
 )
 """The classes, in the order in which a case lists them."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect, effect
-from ddp_invariants.ranks.training.layers.dropout import Dropout
+from ddp_invariants.ranks.training.layers.dropout import Dropout, NotedDropout
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
@@ -21,7 +21,7 @@ _NUMBERS = 2
 """Numbers that a program draws at once: together they never repeat by chance."""
 
 
-@effect(lambda case: bool(case.model.draws))
+@effect(lambda case: bool(case.draws))
 class Draws(Effect):
     """The random numbers that layers draw in forwards."""
 
@@ -33,8 +33,13 @@ class Draws(Effect):
 
     def on_replica(self, replica: Replica) -> None:
         """Notice every number that a forward of the replica draws."""
-        for place, layer in enumerate(replica.drawing):
+        for place, layer in enumerate(self._drawing(replica)):
             layer.at_draw = partial(self._notice, place)
+
+    def _drawing(self, replica: Replica) -> list[NotedDropout]:
+        """Return the layers of a replica that draw in the case's forwards."""
+        layers = zip(self.case.model.draws, replica.drawing, strict=True)
+        return [layer for index, layer in layers if index in self.case.draws]
 
     def _notice(self, place: int, factors: Tensor) -> None:
         self._noticed.append((place, factors))
@@ -46,7 +51,7 @@ class Draws(Effect):
 
     def after_forward(self, record: Record, moment: str, *numbers: int) -> None:
         """Note the numbers drawn, or nothing unless each layer drew exactly once."""
-        layers = self.case.model.draws
+        layers = self.case.draws
         noticed, self._noticed = self._noticed, []
         factors: list[Tensor] | None = None
         if [place for place, _ in noticed] == list(range(len(layers))):
@@ -92,7 +97,7 @@ class Draws(Effect):
         drawn = self._drawn[number]
         if drawn is None or any(len(factors) != len(inputs) for factors in drawn):
             return False
-        for layer, factors in zip(replica.drawing, drawn, strict=True):
+        for layer, factors in zip(self._drawing(replica), drawn, strict=True):
             layer.given = factors
         return True
 

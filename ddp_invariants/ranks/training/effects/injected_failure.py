@@ -4,13 +4,14 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ddp_invariants.cases.program import InjectedFailure
 from ddp_invariants.ranks.training.effect import Effect, effect
-from ddp_invariants.ranks.training.model import Replica, fail
+from ddp_invariants.ranks.training.model import Replica, UserError, UserInterrupt, fail
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
@@ -51,7 +52,7 @@ class CaughtException(Effect):
             try:
                 outputs = stepper.program.forward(trained.forward, inputs)
                 trained.backward(stepper.program.loss(outputs, batch)[1])
-            except Exception as error:  # noqa: BLE001 - an implementation may pass on another
+            except (Exception, UserInterrupt) as error:  # noqa: BLE001 - an implementation may pass on another
                 surfaced = type(error).__name__
                 trained.recover()
         if surfaced or self._raised:
@@ -62,17 +63,19 @@ class CaughtException(Effect):
     def _raising(self, replica: Replica, plan: InjectedFailure) -> Iterator[None]:
         """Have a pass of a replica raise an exception of the user's own, as a failure says."""
         self._raised = plan.parameter is None
+        raised = UserInterrupt if plan.interrupts else UserError
         if plan.parameter is None:
+            replica.raised = raised
             replica.failing = plan.kind.removesuffix(" error")
             yield
             replica.failing = ""
             return
         trained = [parameter for parameter in replica.parameters() if parameter.requires_grad]
-        handle = trained[plan.parameter % len(trained)].register_hook(self._fail)
+        handle = trained[plan.parameter % len(trained)].register_hook(partial(self._fail, raised))
         yield
         handle.remove()
 
-    def _fail(self, gradient: Tensor) -> None:
+    def _fail(self, raised: type[BaseException], gradient: Tensor) -> None:
         """Raise from a hook on a gradient, which some implementations never compute."""
         self._raised = True
-        fail(gradient)
+        fail(raised, gradient)

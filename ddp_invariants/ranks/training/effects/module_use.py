@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.parts import modes, present
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
 from ddp_invariants.ranks.training.shaped import described, tensors_in
@@ -53,13 +54,10 @@ class ModuleUse(Effect):
         if "names" in self.uses:
             self._note("names", 0, _names(trained.wrapped, twin), _names(twin, twin))
         if "modes" in self.uses:
-            got = _modes(trained.wrapped, _present(self.parts, trained.replica))
+            got = _modes(trained.wrapped, present(self.parts, trained.replica))
             self._note("modes", 0, got, _modes(twin, dict(twin.named_modules())))
-        if "part mode" in self.uses:
-            number = module_use.ModuleUse.switched(self.case)
-            assert number is not None
-            for replica in (trained.replica, twin):
-                replica.stack[number].eval()
+            for each in stepper.effects:
+                each.in_training_again(stepper)
         if "groups" in self.uses:
             _split(trained.optimizer)
 
@@ -98,10 +96,6 @@ class ModuleUse(Effect):
         if "hooks" in self.uses and self.stepper.twin.followed:
             step = self.stepper.position.step
             self._note("hooks", step, self.events["wrapped"], self.events["twin"])
-        if "part mode" in self.uses:
-            parts = _present(self.parts, self.stepper.trained.replica)
-            expected = _in_modes(dict(self.stepper.twin.module.named_modules()))
-            self._note("part mode", self.stepper.position.step, _in_modes(parts), expected)
 
     def end(self, record: Record) -> None:
         """Hand over the notes."""
@@ -169,17 +163,6 @@ def _prefix(names: list[str], first: str) -> str:
     return next((name.removesuffix(first) for name in names if name.endswith(first)), "")
 
 
-def _present(parts: dict[str, nn.Module], module: nn.Module) -> dict[str, nn.Module]:
-    """Return the parts that a module had before it was wrapped, by their names then.
-
-    A wrapper may wrap parts in place, and so change names. Or it may replace a part, as by a
-    synchronised batch norm. The replacement then stands for the part.
-    """
-    now = dict(module.named_modules())
-    kept = set(now.values())
-    return {name: part if part in kept else now.get(name, part) for name, part in parts.items()}
-
-
 def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
     """Return the modules that a wrapper's `eval`, `train` and `apply` reach."""
     rows = []
@@ -190,10 +173,7 @@ def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
         ("train()", wrapped.train),
     ):
         switch()
-        rows += [
-            f"after {call} {name or 'the module'} is in {'training' if m.training else 'evaluation'}"
-            for name, m in parts.items()
-        ]
+        rows += [f"after {call} {mode}" for mode in modes(parts)]
     visited: list[nn.Module] = []
     wrapped.apply(visited.append)
     rows += [
@@ -201,14 +181,6 @@ def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
         for name, m in parts.items()
     ]
     return rows
-
-
-def _in_modes(parts: dict[str, nn.Module]) -> list[str]:
-    """Return the mode of each part of a module."""
-    return [
-        f"{name or 'the module'} is in {'training' if each.training else 'evaluation'}"
-        for name, each in parts.items()
-    ]
 
 
 def _split(optimizer: Any) -> None:

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ddp_invariants.ranks.training.effect import Effect, effect
-from ddp_invariants.ranks.training.model import UserError
+from ddp_invariants.ranks.training.model import UserError, UserInterrupt
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
@@ -21,12 +21,13 @@ class NestedNoSync(Effect):
             pass
 
 
-@effect(lambda case: case.no_sync == "error")
+@effect(lambda case: case.no_sync in ("error", "interrupt"))
 class FailedNoSync(Effect):
     """A `no_sync` that an exception of the user's own leaves."""
 
     def before_synchronised_pass(self, stepper: "Stepper") -> None:
         """Raise the exception inside a `no_sync`, and catch it outside."""
         trained = stepper.trained
-        with suppress(UserError), trained.drive.accumulate(trained.wrapped):
-            raise UserError
+        raised = UserInterrupt if self.case.no_sync == "interrupt" else UserError
+        with suppress(raised), trained.drive.accumulate(trained.wrapped):
+            raise raised
