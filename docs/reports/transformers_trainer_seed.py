@@ -21,5 +21,7 @@ for made in (False, True):
     if rank == 0:
         equal = "equal" if torch.equal(*masks) else "different"
         when = "after" if made else "before"
-        print(f"{when} the Trainer is made, the ranks' dropout masks are {equal}, expected different")
+        print(
+            f"{when} the Trainer is made, the ranks' dropout masks are {equal}, expected different"
+        )
 dist.destroy_process_group()
