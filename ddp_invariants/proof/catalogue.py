@@ -8,7 +8,7 @@ the form of these docstrings in the package's own catalogue.
 import ast
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -48,6 +48,8 @@ class CatalogueEntry:
         fault: Further arguments, which make it wrong.
         kin: The arguments of the right implementation that is probed, since it can do the same;
             none if the entry's own are.
+        base: The right implementation of the same file that a fault is derived from; empty if there
+            is none.
     """
 
     module: str
@@ -64,6 +66,7 @@ class CatalogueEntry:
     arguments: Arguments = ()
     fault: Arguments = ()
     kin: Arguments = ()
+    base: str = ""
 
     @property
     def target(self) -> str:
@@ -110,6 +113,11 @@ class CatalogueEntry:
         A composed fault is tried on all that its host, or the host's kin, offers.
         """
         return replace(self, arguments=self.kin or self.arguments, fault=()).under_test
+
+    @property
+    def derived_from(self) -> tuple[Ddp, Sampler] | None:
+        """The right implementation that a fault is derived from; None if there is none."""
+        return replace(self, name=self.base).under_test if self.base else None
 
     @property
     def link(self) -> str:
@@ -232,7 +240,11 @@ def read(path: Path) -> Catalogue:
             except CatalogueError as error:
                 unread.append(f"{name}:{node.name}: {error}")
         found = _entries(name.with_suffix("").as_posix(), tree, records, classes)
-        entries += [replace(entry, file=str(file.resolve())) for entry in found]
+        right = {entry.name for entry in found if not entry.is_fault}
+        entries += [
+            replace(entry, file=str(file.resolve()), base=_right_base(entry, tree, right))
+            for entry in found
+        ]
     if not entries:
         raise CatalogueError(
             f"--catalogue {path}: no class or function there names a rule in its docstring"
@@ -275,6 +287,18 @@ def _classes(trees: Iterable[ast.Module]) -> dict[str, ast.ClassDef]:
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     }
+
+
+def _right_base(entry: CatalogueEntry, tree: ast.Module, right: Collection[str]) -> str:
+    """Return the nearest right class of a module that a fault is derived from; empty for none."""
+    classes = _classes([tree])
+    waiting = [entry.name] if entry.is_fault else []
+    for name in waiting:  # It grows.
+        if name in right:
+            return name
+        bases = classes[name].bases if name in classes else []
+        waiting += [base.id for base in bases if isinstance(base, ast.Name)]
+    return ""
 
 
 def _entries(

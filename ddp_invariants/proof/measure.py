@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery.probe import of_ddp
-from ddp_invariants.discovery.result import Discovery
+from ddp_invariants.discovery.result import Discovery, Standing
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import HarnessError, LoadFailure
@@ -83,6 +83,9 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     pool.limit(HUNG_DEADLINE if planted.is_fault else DEADLINE)
     ddp, sampler = planted.under_test
     scope = replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples)
+    if planted.derived_from is not None:
+        # Where the right implementation is wrong itself, it would hide the fault.
+        scope = replace(scope, without=scope.without | _wrong(pool, *planted.derived_from))
     if fault_search.not_simulated:
         most = min(scope.max_world_size, REAL_WORLD_SIZE)
         scope = replace(scope, max_world_size=most, not_simulated=fault_search.not_simulated)
@@ -132,16 +135,31 @@ def _refused(ledger: Ledger) -> int:
     return max((sum(n for text, n in each if " raised " in text) for each in reasons), default=0)
 
 
-@cache
 def _scope(pool: Pool, ddp: Ddp, sampler: Sampler) -> Scope:
     """Return what the cases for an implementation may contain, as in a session; the same for all seeds."""
+    discovery = _discovery(pool, ddp, sampler)
+    return discovery.scope(REAL_WORLD_SIZE if discovery.not_simulated else SIMULATED_WORLD_SIZE)
+
+
+def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler) -> frozenset[str]:
+    """Return the capabilities that an implementation has and gets wrong."""
+    discovery = _discovery(pool, ddp, sampler)
+    return frozenset(
+        probed.capability
+        for probed in (*discovery.ddp_probes, *discovery.sampler_probes)
+        if probed.standing in (Standing.WRONG, Standing.CRASHED)
+    )
+
+
+@cache
+def _discovery(pool: Pool, ddp: Ddp, sampler: Sampler) -> Discovery:
+    """Discover what a DDP and a sampler can do."""
     description = pool.describe(sampler)
-    discovery = replace(
+    return replace(
         _discovered(pool, ddp),
         sampler=description,
         sampler_probes=of_sampler(pool, sampler, description, REAL_WORLD_SIZE),
     )
-    return discovery.scope(REAL_WORLD_SIZE if discovery.not_simulated else SIMULATED_WORLD_SIZE)
 
 
 @cache

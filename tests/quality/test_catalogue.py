@@ -1,8 +1,10 @@
 """Tests of catalogues that do not come with the package."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from shutil import copy
+from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -10,11 +12,14 @@ from readme import plain
 
 from conftest import HELPERS, ROOT, Session
 from ddp_invariants.cli import main
-from ddp_invariants.errors import CatalogueError
+from ddp_invariants.discovery.scope import UnderTest
+from ddp_invariants.errors import CatalogueError, HarnessError
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.proof import measure
 from ddp_invariants.proof.catalogue import all_entries, read
 from ddp_invariants.proof.docstrings import liberally
 from ddp_invariants.proof.measure import FaultSearch, search, searches
+from ddp_invariants.search.trial import Options
 
 ELSEWHERE = HELPERS / "elsewhere"
 
@@ -32,7 +37,7 @@ def test_a_copy_of_the_packages_catalogue_is_read_as_the_original(tmp_path: Path
         sorted(shipped, key=lambda entry: (entry.module, entry.name)),
         strict=True,
     ):
-        assert {**vars(entry), "file": ""} == vars(original)
+        assert {**vars(entry), "file": "", "base": ""} == vars(original)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +174,45 @@ def test_faults_of_another_folder_are_caught_there(pool: Pool, tmp_path: Path) -
     assert done["DividesByTwo"].diagnosis == "unstated"
     assert done["TakesAll"].rule == "SHARD-3"
     assert "is no wrapper, or it needs arguments" in done["CannotBeBuilt"].reason
+
+
+DERIVED = '''
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+class Base(DistributedDataParallel):
+    """Right: the reference, but it never plans again, as for parameters that were replaced."""
+
+    def _plan(self):
+        if not self._buckets:
+            super()._plan()
+
+class _Between(Base):
+    pass
+
+class Halves(_Between):
+    """Half of the mean. GRAD-2."""
+'''
+
+
+def test_a_fault_is_not_sought_where_its_right_base_is_wrong(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search would find the weakness of the base, and the fault would count as caught."""
+    (tmp_path / "derived.py").write_text(DERIVED)
+    base, halves = read(tmp_path).entries
+    assert (base.base, halves.base) == ("", "Base")
+    assert base.derived_from is None
+    assert halves.derived_from == base.under_test
+    without: list[frozenset[str]] = []
+
+    def trial(_pool: Pool, under_test: UnderTest, _options: Options) -> NoReturn:
+        without.append(under_test.scope.without)
+        raise HarnessError("no search is needed")
+
+    monkeypatch.setattr(measure, "Trial", trial)
+    for fault in (halves, replace(halves, base="")):
+        assert search(pool, FaultSearch(fault, 0), tmp_path).reason == "no search is needed"
+    assert without[0] - without[1] == {"assign", "unfreeze"}
 
 
 def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_path: Path) -> None:
