@@ -7,6 +7,7 @@ the reference.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
+from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
@@ -18,13 +19,23 @@ from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
 
 class _Switched:
-    """A switch for one part of a model: while it is on, a hook averages each gradient."""
+    """A switch for one part of a model: while it is on, a hook averages each gradient.
+
+    The hooks end with the switch, and so with the wrapper that holds it.
+    """
 
     def __init__(self, part: nn.Module) -> None:
         self.on = True
+        average = WeakMethod(self._average)
+
+        def reduce(parameter: Tensor) -> None:
+            method = average()
+            if method is not None:
+                method(parameter)
+
         for parameter in part.parameters(recurse=False):
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._average)
+                parameter.register_post_accumulate_grad_hook(reduce)
 
     def _average(self, parameter: Tensor) -> None:
         if self.on:

@@ -181,7 +181,7 @@ class BecomesAdam(_MadeAnew):
     """
 
     kind = becomes = torch.optim.Adam
-    kept = ("lr", "betas", "eps", "weight_decay")
+    kept = ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize")
 
 
 class LosesNesterov(_MadeAnew):

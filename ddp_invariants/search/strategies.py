@@ -356,10 +356,11 @@ def shard_cases(
         # The last batch is whole, or one short, which ends the iteration before the state is saved.
         share = saved_after * size
         samples = world_size * (share - int(share > 1 and draw(_COINS)))
+    shuffle = draw(_COINS) or (asked and draw(_COINS))  # Most ways to ask show only in an order.
     data = Data(
         samples=samples,
         batch_size=size,
-        shuffle=draw(_COINS),
+        shuffle=shuffle,
         drop_last=drop_last,
         seed=draw(_SHARD_SEEDS),
     )
