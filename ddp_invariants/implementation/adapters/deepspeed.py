@@ -42,6 +42,9 @@ Its `step` clears the gradients, so none are left in place. It views each parame
 to broadcast it, so torch raises for one without a stride of 1. Its `no_sync` refuses to be nested.
 """
 
+LACKING = (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB)
+"""Everything that ZeRO lacks in each stage."""
+
 
 class Stage0:
     """An engine that reduces whole gradients, without ZeRO.
@@ -113,7 +116,7 @@ class Stage1(Sharded):
     declares: ClassVar[dict[str, object]] = {
         "optimizer": "own",
         "supports": ("bucket_cap",),
-        "unsupported": (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB),
+        "unsupported": LACKING,
     }
 
 
@@ -122,7 +125,12 @@ class Stage2(Sharded):
 
     stage = 2
     fixed = Stage1.fixed
-    declares: ClassVar[dict[str, object]] = {**Stage1.declares, "accumulation": "none"}
+    declares: ClassVar[dict[str, object]] = {
+        **Stage1.declares,
+        "accumulation": "none",
+        # `overlap_comm` is false by default, except in stage 3 (runtime/zero/config.py).
+        "unsupported": (*LACKING, "overlap"),
+    }
 
     def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
         """Return no context: the engine's `no_sync` refuses to run in this stage."""
@@ -135,7 +143,7 @@ class Stage3(Stage2):
 
     stage = 3
     fixed: ClassVar[dict[str, object]] = {}
-    declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3}
+    declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3, "unsupported": LACKING}
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"stage3_param_persistence_threshold": 0, **options})
