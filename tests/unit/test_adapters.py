@@ -7,6 +7,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch.distributed as dist
 
 from ddp_invariants.implementation import adapters
 from ddp_invariants.implementation.names import ADAPTERS, misnamed, target_of
@@ -47,18 +48,56 @@ def test_an_adapter_takes_arguments_also_by_an_init_that_it_inherits(name: str) 
     assert adapter.options == {"overlap": True}
 
 
-def test_deepspeed_gets_a_small_bucket_if_nobody_asks_for_one(monkeypatch: Any) -> None:
-    """DeepSpeed allocates its default bucket of 2 GB in each rank, which a small machine lacks."""
-    engine = importlib.import_module("ddp_invariants.implementation.adapters.deepspeed")
-    library, groups = mock.MagicMock(), mock.MagicMock()
-    library.ops.__compatible_ops__ = {}
+@pytest.fixture
+def deepspeed(monkeypatch: pytest.MonkeyPatch) -> mock.MagicMock:
+    """Stand in for DeepSpeed, whose `initialize` returns an engine and an optimizer."""
+    library = mock.MagicMock()
     library.initialize.return_value = (mock.MagicMock(), mock.MagicMock())
     monkeypatch.setitem(sys.modules, "deepspeed", library)
-    monkeypatch.setitem(sys.modules, "deepspeed.utils.groups", groups)
+    monkeypatch.setitem(sys.modules, "deepspeed.utils.groups", library.utils.groups)
+    return library
+
+
+def configured(library: mock.MagicMock, stage: str, cap: int | None = None, **options: Any) -> Any:
+    """Return the options of ZeRO that an adapter passes to DeepSpeed."""
+    engine = importlib.import_module("ddp_invariants.implementation.adapters.deepspeed")
+    getattr(engine, stage)(**options).wrap(mock.MagicMock(), mock.MagicMock(bucket_cap=cap))
+    return library.initialize.call_args.kwargs["config"]["zero_optimization"]
+
+
+def test_deepspeed_gets_a_small_bucket_if_nobody_asks_for_one(deepspeed: mock.MagicMock) -> None:
+    """DeepSpeed allocates its default bucket of 2 GB in each rank, which a small machine lacks."""
+    engine = importlib.import_module("ddp_invariants.implementation.adapters.deepspeed")
     asked = {"none": ({}, None), "by option": ({"reduce_bucket_size": 7}, None), "by case": ({}, 8)}
-    sizes = {}
-    for name, (options, cap) in asked.items():
-        engine.Stage1(**options).wrap(mock.MagicMock(), mock.MagicMock(bucket_cap=cap))
-        config = library.initialize.call_args.kwargs["config"]
-        sizes[name] = config["zero_optimization"]["reduce_bucket_size"]
+    sizes = {
+        name: configured(deepspeed, "Stage1", cap, **options)["reduce_bucket_size"]
+        for name, (options, cap) in asked.items()
+    }
     assert sizes == {"none": engine.BUCKET, "by option": 7, "by case": 2}
+
+
+@pytest.mark.parametrize(
+    ("stage", "computes"),
+    [("Stage0", None), ("Stage1", False), ("Stage2", False), ("Stage3", None)],
+)
+def test_deepspeed_computes_no_norm_where_it_need_not(
+    deepspeed: mock.MagicMock, stage: str, computes: bool | None
+) -> None:
+    """DeepSpeed skips a step whose norm overflows. Stages 0 and 3 refuse to do without the norm."""
+    assert configured(deepspeed, stage).get("compute_grad_norm") is computes
+
+
+def test_deepspeed_keeps_no_state_between_cases(deepspeed: mock.MagicMock) -> None:
+    """The engine gets the group of the case, and compiles no operation to see if it could."""
+    configured(deepspeed, "Stage1")
+    assert deepspeed.utils.groups._WORLD_GROUP is dist.group.WORLD
+    assert deepspeed.ops.__compatible_ops__ == {}
+
+
+@pytest.mark.parametrize("stage", ["Stage2", "Stage3"])
+def test_deepspeed_does_not_ask_for_no_sync_where_it_is_refused(stage: str) -> None:
+    """Stages 2 and 3 reduce in each backward, and their `no_sync` raises."""
+    engine = importlib.import_module("ddp_invariants.implementation.adapters.deepspeed")
+    wrapped = mock.MagicMock()
+    with getattr(engine, stage)().accumulate(wrapped):
+        wrapped.no_sync.assert_not_called()

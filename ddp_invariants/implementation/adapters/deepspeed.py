@@ -2,18 +2,48 @@
 
 import importlib
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
+from unittest import mock
 
 from ddp_invariants.implementation.adapters import preload
 
 preload("deepspeed", "deepspeed.utils.groups")
+# ZeRO imports this optimizer and compiles its functions, which takes a second in every rank, and
+# patches torch's optimizers. No case uses it.
+with mock.patch("torch.compile", lambda function, **_: function):
+    preload("deepspeed.runtime.zero.muon.original_muon")
 
 ELEMENT = 4
 """Bytes of one element (float32): DeepSpeed gives the capacity of a bucket in elements."""
 BUCKET = 1 << 20
 """Elements of a bucket that no case limits: DeepSpeed allocates it whole, 2 GB by default."""
-NEVER = ("never_zeroed",)
-"""The engine's `step` clears the gradients, so a program cannot leave them in place."""
+DTYPES = ("float64", "bfloat16", "float16", "complex", "mixed")
+"""Parameters that are not float32.
+
+ZeRO joins all parameters of a group into one tensor. The configuration, and not the model, gives its
+dtype (`get_data_types` in runtime/engine.py): float32 if neither `fp16` nor `bf16` is enabled.
+"""
+SAME_JOB = ("unused", "unreached", "crossed")
+"""Ranks that use different layers, or use them in different orders.
+
+A maintainer says that ZeRO assumes the same job in the same order on all ranks
+(https://github.com/deepspeedai/DeepSpeed/issues/2343). Otherwise it hangs, or mixes gradients.
+"""
+BY_OWNER = ("bucketing",)
+"""ZeRO sends the part of a bucket that each rank owns by itself (`average_tensor`).
+
+So a step has more reductions than buckets.
+"""
+NOT_OFFERED = ("never_zeroed", "scalar", "empty", "strided", "no_sync_nested")
+"""Programs that the engine does not take.
+
+Its `step` clears the gradients, so none are left in place. It views each parameter as bytes
+to broadcast it, so torch raises for one without a stride of 1. Its `no_sync` refuses to be nested.
+"""
+
+LACKING = (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB)
+"""Everything that ZeRO lacks in each stage."""
 
 
 class Stage0:
@@ -24,22 +54,23 @@ class Stage0:
     """
 
     stage: ClassVar[int] = 0
-    declares: ClassVar[dict[str, object]] = {"unsupported": NEVER}
+    fixed: ClassVar[dict[str, object]] = {}
+    declares: ClassVar[dict[str, object]] = {"unsupported": NOT_OFFERED}
 
     def __init__(self, **options: object) -> None:
         self.options = options
 
     def wrap(self, module: Any, context: Any) -> object:
         """Make an engine for the model and its optimizer."""
+        distributed: Any = importlib.import_module("torch.distributed")
         library: Any = importlib.import_module("deepspeed")
         groups: Any = importlib.import_module("deepspeed.utils.groups")
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        # The operation is for inference, and DeepSpeed would compile it.
-        library.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        groups._WORLD_GROUP = (
-            None  # It keeps the first group, and a rank has a new one in each case.
-        )
-        options = {"stage": self.stage, "reduce_bucket_size": BUCKET, **self.options}
+        # It fills this table by compiling a probe of each operation, in every rank. None is needed.
+        library.ops.__compatible_ops__ = {}
+        # It clones the first group and keeps it, but a rank has a new group in each case.
+        groups._WORLD_GROUP = distributed.group.WORLD
+        options = {"stage": self.stage, "reduce_bucket_size": BUCKET, **self.fixed, **self.options}
         if self.stage and context.bucket_cap is not None:
             options["reduce_bucket_size"] = max(1, context.bucket_cap // ELEMENT)
         self.engine, optimizer, *_ = library.initialize(
@@ -80,11 +111,12 @@ class Stage1(Sharded):
     """An engine that shards the optimizer's state."""
 
     stage = 1
+    # It skips a step whose norm overflows. Nothing here needs the norm.
+    fixed: ClassVar[dict[str, object]] = {"compute_grad_norm": False}
     declares: ClassVar[dict[str, object]] = {
         "optimizer": "own",
         "supports": ("bucket_cap",),
-        # Stage 1 gives float64 parameters gradients in float32, and stage 0 refuses float64.
-        "unsupported": (*NEVER, "float64"),
+        "unsupported": LACKING,
     }
 
 
@@ -92,14 +124,26 @@ class Stage2(Sharded):
     """An engine that shards gradients, too, and is told which backward is the last of a step."""
 
     stage = 2
-    declares: ClassVar[dict[str, object]] = {**Stage1.declares, "accumulation": "none"}
+    fixed = Stage1.fixed
+    declares: ClassVar[dict[str, object]] = {
+        **Stage1.declares,
+        "accumulation": "none",
+        # `overlap_comm` is false by default, except in stage 3 (runtime/zero/config.py).
+        "unsupported": (*LACKING, "overlap"),
+    }
+
+    def accumulate(self, wrapped: Any) -> AbstractContextManager[object]:
+        """Return no context: the engine's `no_sync` refuses to run in this stage."""
+        del wrapped
+        return nullcontext()
 
 
-class Stage3(Sharded):
+class Stage3(Stage2):
     """An engine that shards parameters, too. Small ones are sharded only if no threshold keeps them."""
 
     stage = 3
-    declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3}
+    fixed: ClassVar[dict[str, object]] = {}
+    declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3, "unsupported": LACKING}
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"stage3_param_persistence_threshold": 0, **options})
