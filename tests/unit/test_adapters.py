@@ -76,17 +76,6 @@ def test_deepspeed_gets_a_small_bucket_if_nobody_asks_for_one(deepspeed: mock.Ma
     assert sizes == {"none": engine.BUCKET, "by option": 7, "by case": 2}
 
 
-@pytest.mark.parametrize(
-    ("stage", "computes"),
-    [("Stage0", None), ("Stage1", False), ("Stage2", False), ("Stage3", None)],
-)
-def test_deepspeed_computes_no_norm_where_it_need_not(
-    deepspeed: mock.MagicMock, stage: str, computes: bool | None
-) -> None:
-    """DeepSpeed skips a step whose norm overflows. Stages 0 and 3 refuse to do without the norm."""
-    assert configured(deepspeed, stage).get("compute_grad_norm") is computes
-
-
 def test_deepspeed_keeps_no_state_between_cases(deepspeed: mock.MagicMock) -> None:
     """The engine gets the group of the case, and compiles no operation to see if it could."""
     configured(deepspeed, "Stage1")

@@ -54,7 +54,6 @@ class Stage0:
     """
 
     stage: ClassVar[int] = 0
-    fixed: ClassVar[dict[str, object]] = {}
     declares: ClassVar[dict[str, object]] = {"unsupported": NOT_OFFERED}
 
     def __init__(self, **options: object) -> None:
@@ -70,7 +69,7 @@ class Stage0:
         library.ops.__compatible_ops__ = {}
         # It clones the first group and keeps it, but a rank has a new group in each case.
         groups._WORLD_GROUP = distributed.group.WORLD
-        options = {"stage": self.stage, "reduce_bucket_size": BUCKET, **self.fixed, **self.options}
+        options = {"stage": self.stage, "reduce_bucket_size": BUCKET, **self.options}
         if self.stage and context.bucket_cap is not None:
             options["reduce_bucket_size"] = max(1, context.bucket_cap // ELEMENT)
         self.engine, optimizer, *_ = library.initialize(
@@ -111,8 +110,6 @@ class Stage1(Sharded):
     """An engine that shards the optimizer's state."""
 
     stage = 1
-    # It skips a step whose norm overflows. Nothing here needs the norm.
-    fixed: ClassVar[dict[str, object]] = {"compute_grad_norm": False}
     declares: ClassVar[dict[str, object]] = {
         "optimizer": "own",
         "supports": ("bucket_cap",),
@@ -124,7 +121,6 @@ class Stage2(Sharded):
     """An engine that shards gradients, too, and is told which backward is the last of a step."""
 
     stage = 2
-    fixed = Stage1.fixed
     declares: ClassVar[dict[str, object]] = {
         **Stage1.declares,
         "accumulation": "none",
@@ -142,7 +138,6 @@ class Stage3(Stage2):
     """An engine that shards parameters, too. Small ones are sharded only if no threshold keeps them."""
 
     stage = 3
-    fixed: ClassVar[dict[str, object]] = {}
     declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3, "unsupported": LACKING}
 
     def __init__(self, **options: object) -> None:
