@@ -37,8 +37,8 @@ def failure_of(base: TrainingEvidence, scope: Scope) -> PlainFailure | None:
     rules = tuple(each.rule for each in failed)
     whole = crash is None and base.incident is None
     beyond = whole and all(ALL_RULES[rule].level != "core" for rule in rules)
-    told = PlainFailure(case, f"{failure.rule}: {failure.fact}", where, refused=False)
-    return told._replace(left_out=rules) if beyond else told
+    fact, left_out = f"{failure.rule}: {failure.fact}", rules if beyond else ()
+    return PlainFailure(case, fact, where, refused=False, left_out=left_out)
 
 
 def _innermost(traceback: str) -> str:

@@ -240,9 +240,9 @@ def read(path: Path) -> Catalogue:
             except CatalogueError as error:
                 unread.append(f"{name}:{node.name}: {error}")
         found = _entries(name.with_suffix("").as_posix(), tree, records, classes)
-        right = {entry.name for entry in found if not entry.is_fault}
+        own, right = _classes([tree]), {entry.name for entry in found if not entry.is_fault}
         entries += [
-            replace(entry, file=str(file.resolve()), base=_right_base(entry, tree, right))
+            replace(entry, file=str(file.resolve()), base=_right_base(entry, own, right))
             for entry in found
         ]
     if not entries:
@@ -289,9 +289,10 @@ def _classes(trees: Iterable[ast.Module]) -> dict[str, ast.ClassDef]:
     }
 
 
-def _right_base(entry: CatalogueEntry, tree: ast.Module, right: Collection[str]) -> str:
+def _right_base(
+    entry: CatalogueEntry, classes: Mapping[str, ast.ClassDef], right: Collection[str]
+) -> str:
     """Return the nearest right class of a module that a fault is derived from; empty for none."""
-    classes = _classes([tree])
     waiting = [entry.name] if entry.is_fault else []
     for name in waiting:  # It grows.
         if name in right:

@@ -33,7 +33,7 @@ class NoSyncStyle(Situation):
     def check(self, case: TrainingCase) -> None:
         """Require several backwards per step, in turn with forwards."""
         one_of("no_sync", self.style, NoSync)
-        require(self.style != "plain", "no_sync", self.style, "another style")
+        require(self.style != "plain", "no_sync", self.style, "'nested', 'error' or 'interrupt'")
         require(
             case.accumulation > 1,
             "no_sync",

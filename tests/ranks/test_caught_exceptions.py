@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stored import stored_violation
 
 from conftest import Run, TrialMaker
 from ddp_invariants.cases.case import TrainingCase
@@ -12,9 +13,7 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.export import script as export
-from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records import violation
 from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
@@ -106,21 +105,9 @@ def test_a_dead_rank_interrupts_nothing() -> None:
         InjectedFailure("death", 1, interrupts=True)
 
 
-def test_a_script_catches_an_interruption_too(pool: Pool, run: Run, make_trial: TrialMaker) -> None:
+def test_a_script_catches_an_interruption_too(pool: Pool, run: Run) -> None:
     """The script shows the violation of a wrapper that expects an `Exception`."""
-    ddp = f"{FAULTS}:CountsOpenForwards"
-    trial = make_trial(ddp=ddp, scope=Scope())
-    failure = trial.findings(INTERRUPTED, confirming=True, rule="LIVE-2")["LIVE-2"].failure
-    assert failure is not None
-    stored = violation.of(
-        INTERRUPTED,
-        failure,
-        Ddp(ddp),
-        Sampler("reference"),
-        confirmed=(1, 1),
-        repeat="",
-        evidence=trial.evidence,
-    )
+    stored = stored_violation(pool, INTERRUPTED, "LIVE-2", ddp=f"{FAULTS}:CountsOpenForwards")
     text = export.script(pool, stored)
     status, output = run(text)
     assert (status, output.partition(":")[0]) == (1, "LIVE-2"), output

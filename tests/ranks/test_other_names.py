@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stored import stored_violation
 
 from conftest import Run, TrialMaker
 from ddp_invariants.cases.layers import Layer, Model, Naming
@@ -15,7 +16,6 @@ from ddp_invariants.export import script as export
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants.init import OTHER_NAMES
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records import violation
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.module_use import ModuleUse
@@ -72,25 +72,13 @@ def test_right_wrappers_hold_with_other_names(
     ],
 )
 def test_a_script_has_the_same_names(
-    pool: Pool, run: Run, make_trial: TrialMaker, fault: str, rule: str, naming: Naming, words: str
+    pool: Pool, run: Run, fault: str, rule: str, naming: Naming, words: str
 ) -> None:
     """The script shows the violation under the names of the case, and none of a right wrapper."""
     case = replace(
         BASE, model=Model(1, (Layer("linear"), Layer("linear")), naming), data=Data(samples=4)
     )
-    ddp = f"ddp_invariants.faults.named:{fault}"
-    trial = make_trial(ddp=ddp, scope=Scope())
-    failure = trial.findings(case, confirming=True, rule=rule)[rule].failure
-    assert failure is not None
-    stored = violation.of(
-        case,
-        failure,
-        Ddp(ddp),
-        Sampler("reference"),
-        confirmed=(1, 1),
-        repeat="",
-        evidence=trial.evidence,
-    )
+    stored = stored_violation(pool, case, rule, ddp=f"ddp_invariants.faults.named:{fault}")
     text = export.script(pool, stored)
     status, output = run(text)
     assert (status, output.partition(":")[0]) == (1, rule), output

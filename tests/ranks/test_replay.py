@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from lent import LentHosts
+from stored import stored_violation
 
 from conftest import Run, fault_of
 from ddp_invariants import cli
-from ddp_invariants.cases.case import Case, ShardCase, TrainingCase, to_json
+from ddp_invariants.cases.case import ShardCase, TrainingCase, to_json
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
     Data,
@@ -31,7 +32,6 @@ from ddp_invariants.cases.program import (
 )
 from ddp_invariants.cli import pool as cli_pool
 from ddp_invariants.cli import violations
-from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import CaseError, ExportError
 from ddp_invariants.export import running
 from ddp_invariants.export import script as export
@@ -42,7 +42,6 @@ from ddp_invariants.records.folder import FOLDER
 from ddp_invariants.records.verdict import Outcome
 from ddp_invariants.report import terminal
 from ddp_invariants.search.replay import replay
-from ddp_invariants.search.trial import Options, Trial
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.injected_failure import FailureInjection
@@ -100,17 +99,6 @@ RICH = TrainingCase(
     seed=7,
 )
 """A case with every kind of layer, layout and dtype, in a subgroup."""
-
-
-def stored_violation(
-    pool: Pool, case: Case, rule: str, *, ddp: str | Ddp = "reference", sampler: str = "reference"
-) -> violation.StoredViolation:
-    """Return the violation that a trial stores of a case that violates a rule."""
-    named = (Ddp(ddp) if isinstance(ddp, str) else ddp), Sampler(sampler)
-    trial = Trial(pool, UnderTest(*named), Options())
-    failure = trial.findings(case, confirming=True, rule=rule)[rule].failure
-    assert failure is not None
-    return violation.of(case, failure, *named, confirmed=(1, 1), repeat="", evidence=trial.evidence)
 
 
 def on_the_right_one(text: str, side: str) -> str:

@@ -11,6 +11,12 @@ os.environ.setdefault("MASTER_PORT", "29500")
 preload("accelerate")
 
 
+def forget_the_group() -> None:
+    """Let accelerate take the group of this case; it keeps the first one that it has seen."""
+    state: Any = importlib.import_module("accelerate.state")
+    state.AcceleratorState._reset_state(True)  # noqa: FBT003 - accelerate's
+
+
 class Accelerate:
     """A model and an optimizer that an `Accelerator` on the CPU has prepared.
 
@@ -24,7 +30,7 @@ class Accelerate:
     def wrap(self, module: Any, context: Any) -> object:
         """Prepare the model and its optimizer."""
         library: Any = importlib.import_module("accelerate")
-        library.state.AcceleratorState._reset_state(True)  # noqa: FBT003 - it keeps the first group
+        forget_the_group()
         handler = library.DistributedDataParallelKwargs(**self.arguments)
         self.accelerator = library.Accelerator(cpu=True, kwargs_handlers=[handler])
         prepared: object = self.accelerator.prepare(module, context.optimizer(module.parameters()))

@@ -5,7 +5,7 @@ import tempfile
 from typing import Any
 
 from ddp_invariants.implementation.adapters import preload
-from ddp_invariants.implementation.adapters.accelerate import Accelerate
+from ddp_invariants.implementation.adapters.accelerate import Accelerate, forget_the_group
 
 preload("transformers.trainer")
 
@@ -23,8 +23,7 @@ class Trainer(Accelerate):
     def wrap(self, module: Any, context: Any) -> object:
         """Prepare the model and its optimizer."""
         library: Any = importlib.import_module("transformers")
-        state: Any = importlib.import_module("accelerate.state")
-        state.AcceleratorState._reset_state(True)  # noqa: FBT003 - it keeps the first group
+        forget_the_group()
         with tempfile.TemporaryDirectory() as folder:  # The Trainer makes its folder at once.
             arguments = library.TrainingArguments(
                 output_dir=folder,

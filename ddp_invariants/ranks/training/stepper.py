@@ -155,6 +155,11 @@ class Stepper:
             for replica in (self.trained.replica, self.twin.module):
                 effect.before_pass(replica, self.position.step, micro_step)
 
+    def in_training_again(self) -> None:
+        """Let the effects act after the wrapper was put into training mode, or was made anew."""
+        for effect in self.effects:
+            effect.in_training_again(self)
+
     def forward(self, batch: Batch, *micro_steps: int) -> tuple[Tensor, Tensor]:
         """Run a forward, and note it as that of some micro-steps.
 

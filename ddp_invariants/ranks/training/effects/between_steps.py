@@ -164,7 +164,7 @@ def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     stepper.observer.watch()
     trained.start(setup)
     trained.wrapped, trained.optimizer = trained.drive.begin()
-    _in_training_again(stepper)
+    stepper.in_training_again()
     trained.stateful.load_state_dict(saved[0])
     trained.optimizer.load_state_dict(saved[1])
     stepper.observer.restored()
@@ -190,7 +190,7 @@ def run_forward(stepper: "Stepper", kind: BetweenStepsKind, indices: Any) -> Non
     with _evaluating(kind):
         module.train(kind == "forward only")
         if kind == "forward only":
-            _in_training_again(stepper)
+            stepper.in_training_again()
         training = trained.replica.training  # Some wrappers do not pass `eval` on to the module.
         for each in stepper.effects:
             each.before_forward()
@@ -201,12 +201,7 @@ def run_forward(stepper: "Stepper", kind: BetweenStepsKind, indices: Any) -> Non
         for each in stepper.effects if not training else ():
             each.after_forward(stepper.record, "evaluated", step)
         module.train()
-        _in_training_again(stepper)
-
-
-def _in_training_again(stepper: "Stepper") -> None:
-    for each in stepper.effects:
-        each.in_training_again(stepper)
+        stepper.in_training_again()
 
 
 _ACTIONS: dict[BetweenStepsKind, _Action] = {

@@ -56,8 +56,7 @@ class ModuleUse(Effect):
         if "modes" in self.uses:
             got = _modes(trained.wrapped, present(self.parts, trained.replica))
             self._note("modes", 0, got, _modes(twin, dict(twin.named_modules())))
-            for each in stepper.effects:
-                each.in_training_again(stepper)
+            stepper.in_training_again()
         if "groups" in self.uses:
             _split(trained.optimizer)
 
