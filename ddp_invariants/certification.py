@@ -14,7 +14,7 @@ from ddp_invariants.cases.case import describe
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.scope import UnderTest
-from ddp_invariants.discovery.unsettled import Unsettled, unsettled
+from ddp_invariants.discovery.unsettled import Unsettled, suspects, unsettled
 from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
@@ -128,7 +128,11 @@ def certify(
             pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
             discovered = _discovered(pool, ddp, sampler, max_world_size, rule_ids)
             under_test = UnderTest(ddp, sampler, discovered.scope(max_world_size))
-            options = replace(options, broken=discovered.broken)
+            options = replace(
+                options,
+                broken=discovered.broken,
+                suspects=suspects(discovered, max_world_size),
+            )
             ledger = _judged(Trial(pool, under_test, options), rule_ids, cases)
             if cases is None and not replay:
                 _require_settled(ledger, [*unsettled(discovered, max_world_size)], rule_ids)

@@ -1,8 +1,8 @@
 """Failures of probes that no declaration and no expected deviation explains.
 
-A property usually draws what a probe has shown, and reports a violation. If no drawn case meets the
-failure, the implementation is still not right: a session that has seen such a failure certifies
-nothing.
+The property of the rule that failed judges the probe's case, too, and reports a violation. If that
+property does not run, or the failure does not repeat, the implementation is still not right: a
+session that has seen such a failure certifies nothing.
 """
 
 from collections.abc import Iterator
@@ -47,6 +47,11 @@ def unsettled(discovery: Discovery, max_world_size: int) -> Iterator[Unsettled]:
     for probed in (*discovery.ddp_probes, *discovery.sampler_probes):
         if probed.standing in (Standing.WRONG, Standing.CRASHED) and not probed.excused:
             yield Unsettled(probed.capability, _failure(probed), _case(probed.capability, scope))
+
+
+def suspects(discovery: Discovery, max_world_size: int) -> tuple[tuple[str, Case], ...]:
+    """Return the cases of these failures, each with the rule that failed."""
+    return tuple((each.failure.rule, each.case) for each in unsettled(discovery, max_world_size))
 
 
 def _failure(probed: Probed) -> Failure:

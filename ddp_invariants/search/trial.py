@@ -195,6 +195,8 @@ class Trial(Runner):
                 with self._stage("ordinary cases"):
                     self._search_ordinary(search, test, ordinarily)
                 count = max(1, count - ordinarily)
+            if cases is None:
+                self._look_at_suspects(search)
             for number in range(ROUNDS):
                 with self._stage("drawn cases"):
                     self._drive(search, f"{rule}/{number}", drawn, count, test)
@@ -230,6 +232,18 @@ class Trial(Runner):
         if rule == self.options.broken:
             with self._stage("the plain case"):
                 search.look_at(Asked(rule, plain_case(self.scope)))
+
+    def _look_at_suspects(self, search: Search) -> None:
+        """Judge the cases of probes in which the rule has failed.
+
+        Raises:
+            Violation: A case fails.
+        """
+        suspects = [case for rule, case in self.options.suspects if rule == search.rule]
+        if suspects:
+            with self._stage("cases of probes"):
+                for case in suspects:
+                    search.look_at(Asked(search.rule, case))
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -16,7 +16,7 @@ from ddp_invariants import __version__
 from ddp_invariants.cases.case import Case
 from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import UnderTest
-from ddp_invariants.discovery.unsettled import Unsettled, unsettled
+from ddp_invariants.discovery.unsettled import Unsettled, suspects, unsettled
 from ddp_invariants.errors import INCONCLUSIVE, UNWRITTEN, VIOLATED, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
@@ -207,6 +207,7 @@ class SessionState:
             command=" ".join([self.shared["command"], *names]),
             journal=self.journal,
             broken=self.discovery.broken,
+            suspects=suspects(self.discovery, option.max_world_size),
         )
 
     def _properties(self) -> str:

@@ -14,7 +14,7 @@ from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.discovery.unsettled import unsettled
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.hosts import Hosts
-from ddp_invariants.records.verdict import Inconclusive
+from ddp_invariants.records.verdict import Inconclusive, Violation
 
 CRASHING = "tests/helpers/crashing.py:Asserts"
 """A sampler that crashes on uneven datasets, as its probe shows."""
@@ -88,11 +88,29 @@ def test_certify_probes_only_the_side_that_the_rules_are_about(
             certify(under_test, "GRAD-2", examples=1, store=tmp_path, hosts=hosts)
 
 
-def test_certify_raises_on_an_open_failure_of_a_requested_rule(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("name", "rule", "crash"),
+    [("Asserts", "LIVE-1", "AssertionError"), ("LosesALine", "SHARD-4", "AttributeError")],
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_property_of_a_rule_judges_the_cases_of_its_failed_probes(
+    tmp_path: Path, name: str, rule: str, crash: str, seed: int
 ) -> None:
-    """The Python face raises for a requested rule alone."""
+    """A crash that a probe has shown is a violation, though the property draws no case like it."""
+    under_test = Implementation(sampler=f"tests/helpers/crashing.py:{name}")
+    with Hosts() as hosts:
+        certify(under_test, "SHARD-7", examples=3, store=tmp_path, hosts=hosts)
+        with pytest.raises(Violation, match=crash) as caught:
+            certify(under_test, rule, examples=1, seed=seed, store=tmp_path, hosts=hosts)
+    assert caught.value.failure.rule == rule
+
+
+def test_certify_raises_on_a_failed_probe_that_no_run_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python face raises for a requested rule alone, even if no case shows the failure."""
     under_test = Implementation(sampler=CRASHING)
+    monkeypatch.setattr(certification, "suspects", lambda *_: ())
     with Hosts() as hosts:
         certify(under_test, "SHARD-7", examples=3, store=tmp_path, hosts=hosts)
         with pytest.raises(Inconclusive, match="the probe of the capability 'uneven'"):
