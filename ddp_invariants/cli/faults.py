@@ -120,6 +120,15 @@ if TYPE_CHECKING:
         "no results are kept",
     ),
 )
+@click.option(
+    "--on",
+    metavar="ADDRESS",
+    default="",
+    help=defaulting(
+        "address of the scheduler of a Dask cluster, whose workers make the searches",
+        "processes of this machine, see --workers",
+    ),
+)
 @placing
 @with_json
 @click.pass_context
@@ -138,6 +147,7 @@ def faults(
     *,
     shard: Split,
     resume: Path | None,
+    on: str,
     backend: BackendName,
     device: DeviceName | None,
     as_json: bool,
@@ -193,7 +203,7 @@ def faults(
         if results is not None:
             detections += results.known(jobs)
         left = [job for job in jobs if results is None or job not in results]
-        search(left, workers, resolved, detections, results)
+        search(left, workers, resolved, detections, results, on)
     except (*UNUSABLE_INPUT, CatalogueError, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))

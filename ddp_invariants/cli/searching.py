@@ -1,7 +1,8 @@
 """Searches for failures, side by side, as the commands faults and mutate make them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +35,7 @@ def search(
     backend: Backend,
     detections: "list[Detection]",
     results: "Results | None" = None,
+    cluster: str = "",
 ) -> None:
     """Run the searches, and show the progress.
 
@@ -43,24 +45,43 @@ def search(
         backend: The backend of the ranks.
         detections: Receives each result as its search ends: an interrupt loses none.
         results: Keeps each of them in a file, too.
+        cluster: The address of a Dask cluster that makes the searches; empty for processes here.
+
+    Raises:
+        LoadFailure: The cluster cannot make searches.
+        HarnessError: The harness failed.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
     from rich.console import Console
     from rich.progress import Progress
 
-    from ddp_invariants.proof import measure
-
     if not jobs:
         return
     screen, whole = Console(stderr=True), len(detections) + len(jobs)
-    with Hosts() as hosts, Progress(console=screen, disable=not screen.is_terminal) as progress:
-        searches = measure.measure(hosts.addresses, jobs, workers, backend)
+    with (
+        closing(_made(jobs, workers, backend, cluster)) as searches,
+        Progress(console=screen, disable=not screen.is_terminal) as progress,
+    ):
         for entry in progress.track(searches, len(jobs), description="searching"):
             detections.append(entry)
             if results is not None:
                 results.keep(entry)
             if not screen.is_terminal:
                 click.echo(f"{len(detections)}/{whole} {report.line(entry)}", err=True)
+
+
+def _made(
+    jobs: "Sequence[FaultSearch]", workers: int, backend: Backend, address: str
+) -> "Generator[Detection]":
+    """Yield the result of each search as it ends, from this machine or from a cluster."""
+    # Imported here, as above.
+    from ddp_invariants.proof import cluster, measure
+
+    if address:
+        yield from cluster.measure(address, jobs, backend)
+        return
+    with Hosts() as hosts:
+        yield from measure.measure(hosts.addresses, jobs, workers, backend)
 
 
 def say_interrupted(jobs: "Sequence[FaultSearch]", detections: "list[Detection]") -> None:

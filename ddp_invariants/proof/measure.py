@@ -206,24 +206,25 @@ def searches(
     ]
 
 
-class _Searcher:
+class Searcher:
     """The state of a process that searches: its own ranks, and a folder for violations."""
 
     def __init__(self, addresses: list[str], backend: Backend, store: Path) -> None:
         self.pool, self.store = Pool(addresses, backend=backend), store
 
     def __call__(self, fault_search: FaultSearch) -> Detection:
+        """Make a search on these ranks."""
         return search(self.pool, fault_search, self.store)
 
 
-_searcher: list[_Searcher] = []
+_searcher: list[Searcher] = []
 
 
 def _open(parent: int, addresses: list[str], backend: Backend, store: Path) -> None:
     # A killed parent ends nobody, and a search may take minutes.
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process ends this process.
-    _searcher.append(_Searcher(addresses, backend, store))
+    _searcher.append(Searcher(addresses, backend, store))
     # A multiprocessing child ends without running `atexit` functions.
     Finalize(None, _searcher[0].pool.close, exitpriority=10)
 
