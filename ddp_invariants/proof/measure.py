@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ddp_invariants.cases.case import describe
+from ddp_invariants.discovery.levels import uncommon, unimplied
 from ddp_invariants.discovery.probe import of_ddp
 from ddp_invariants.discovery.result import Discovery, Standing
 from ddp_invariants.discovery.sampler_probe import of_sampler
@@ -38,6 +39,10 @@ CASES = 100
 """Cases per rule in a search for a fault, as in the default profile."""
 _CONTROLS = 100_000
 """More than there are controls in a measurement."""
+_BASE_CASES = 300
+"""Cases of a search for what a fault's right base gets wrong."""
+_WEAKNESSES = 6
+"""Such searches of a base, at most."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     scope = replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples)
     if planted.derived_from is not None:
         # Where the right implementation is wrong itself, it would hide the fault.
-        scope = replace(scope, without=scope.without | _wrong(pool, *planted.derived_from))
+        wrong = _wrong(pool, *planted.derived_from, store)
+        scope = replace(scope, without=scope.without | wrong)
     if fault_search.not_simulated:
         most = min(scope.max_world_size, REAL_WORLD_SIZE)
         scope = replace(scope, max_world_size=most, not_simulated=fault_search.not_simulated)
@@ -94,11 +100,7 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         UnderTest(ddp, sampler, scope),
         Options(seed=seed, store=store, shrinks=fault_search.shrinks),
     )
-    rules = [
-        rule.id
-        for rule in ALL_RULES.values()
-        if rule.is_about_samplers == planted.is_sampler and rule.applies != "observed"
-    ]
+    rules = _rules(of_samplers=planted.is_sampler)
     survey = trial.survey(rules, fault_search.cases or CASES * len(rules))
     ran = trial.ledger.ran
     detection = Detection(
@@ -141,14 +143,38 @@ def _scope(pool: Pool, ddp: Ddp, sampler: Sampler) -> Scope:
     return discovery.scope(REAL_WORLD_SIZE if discovery.not_simulated else SIMULATED_WORLD_SIZE)
 
 
-def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler) -> frozenset[str]:
-    """Return the capabilities that an implementation has and gets wrong."""
-    discovery = _discovery(pool, ddp, sampler)
-    return frozenset(
+def _rules(*, of_samplers: bool) -> list[str]:
+    """Return the rules whose properties' cases a search draws."""
+    return [
+        rule.id
+        for rule in ALL_RULES.values()
+        if rule.is_about_samplers == of_samplers and rule.applies != "observed"
+    ]
+
+
+@cache
+def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler, store: Path) -> frozenset[str]:
+    """Return the capabilities that a right implementation gets wrong after all.
+
+    Probes show most of them. A search shows others, which only some drawn cases meet: each time
+    that it finds a violation, the most special capability of the smallest case is left out.
+    """
+    discovery, scope = _discovery(pool, ddp, sampler), _scope(pool, ddp, sampler)
+    wrong = frozenset(
         probed.capability
         for probed in (*discovery.ddp_probes, *discovery.sampler_probes)
         if probed.standing in (Standing.WRONG, Standing.CRASHED)
     )
+    rules = _rules(of_samplers=ddp == Ddp())
+    for seed in range(_WEAKNESSES):
+        narrower = replace(scope, without=scope.without | wrong)
+        trial = Trial(pool, UnderTest(ddp, sampler, narrower), Options(seed=seed, store=store))
+        found = trial.survey(rules, _BASE_CASES).violation
+        special = [] if found is None else [*unimplied(uncommon(found.case))]
+        if not special:
+            break
+        wrong |= {special[-1]}
+    return wrong
 
 
 @cache

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from shutil import copy
-from typing import NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +11,7 @@ from readme import plain
 
 from conftest import HELPERS, ROOT, Session
 from ddp_invariants.cli import main
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.errors import CatalogueError, HarnessError
 from ddp_invariants.processes.pool import Pool
@@ -19,6 +19,7 @@ from ddp_invariants.proof import measure
 from ddp_invariants.proof.catalogue import all_entries, read
 from ddp_invariants.proof.docstrings import liberally
 from ddp_invariants.proof.measure import FaultSearch, search, searches
+from ddp_invariants.records.verdict import Failure, Surveyed, Violation
 from ddp_invariants.search.trial import Options
 
 ELSEWHERE = HELPERS / "elsewhere"
@@ -203,16 +204,32 @@ def test_a_fault_is_not_sought_where_its_right_base_is_wrong(
     assert (base.base, halves.base) == ("", "Base")
     assert base.derived_from is None
     assert halves.derived_from == base.under_test
-    without: list[frozenset[str]] = []
+    sought: list[tuple[str, frozenset[str]]] = []
+    clipped = TRAINING["clipping"].probe
 
-    def trial(_pool: Pool, under_test: UnderTest, _options: Options) -> NoReturn:
-        without.append(under_test.scope.without)
-        raise HarnessError("no search is needed")
+    class OneWeakness:
+        """A trial that finds a violation with clipping, as long as such cases may be drawn."""
 
-    monkeypatch.setattr(measure, "Trial", trial)
+        def __init__(self, _pool: Pool, under_test: UnderTest, _options: Options) -> None:
+            self.name, self.without = under_test.ddp.name, under_test.scope.without
+
+        def survey(self, _rules: list[str], _cases: int) -> Surveyed:
+            sought.append((self.name, self.without))
+            if not self.name.endswith("Base"):
+                raise HarnessError("no search is needed")
+            failure = Failure("GRAD-2", "", "", "")
+            found = None if "clipping" in self.without else Violation("", failure, clipped)
+            return Surveyed(1, violation=found)
+
+    monkeypatch.setattr(measure, "Trial", OneWeakness)
     for fault in (halves, replace(halves, base="")):
         assert search(pool, FaultSearch(fault, 0), tmp_path).reason == "no search is needed"
-    assert without[0] - without[1] == {"assign", "unfreeze"}
+    bases, faults = ([each for name, each in sought if name.endswith(end)] for end in ("Base", "s"))
+    assert [each - faults[1] for each in bases] == [
+        {"assign", "unfreeze"},
+        {"assign", "unfreeze", "clipping"},
+    ]
+    assert faults[0] - faults[1] == bases[1] - faults[1]
 
 
 def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_path: Path) -> None:
