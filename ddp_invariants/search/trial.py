@@ -36,6 +36,7 @@ from ddp_invariants.records.verdict import (
 )
 from ddp_invariants.records.violation import is_stored
 from ddp_invariants.search import confirm, messages
+from ddp_invariants.search.aiming import TRIES, aimed
 from ddp_invariants.search.drawing import drawn_from
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.runner import Options, Runner
@@ -197,11 +198,8 @@ class Trial(Runner):
                 count = max(1, count - ordinarily)
             if cases is None:
                 self._look_at_suspects(search)
-            for number in range(ROUNDS):
-                with self._stage("drawn cases"):
-                    self._drive(search, f"{rule}/{number}", drawn, count, test)
-                if not search.missing() or not search.judged:
-                    break
+            with self._stage("drawn cases"):
+                self._search_drawn(search, drawn, count, test)
             if ALL_RULES[rule].exhausted:
                 with self._stage("all small cases"):
                     search.exhaust()
@@ -232,6 +230,27 @@ class Trial(Runner):
         if rule == self.options.broken:
             with self._stage("the plain case"):
                 search.look_at(Asked(rule, plain_case(self.scope)))
+
+    def _search_drawn(self, search: Search, drawn: Cases, count: int, test: Drawing | None) -> None:
+        """Draw cases until the rule has met the conditions that it needs, in some rounds at most.
+
+        Between the first round and the last one, cases aim at the conditions that are missing.
+
+        Raises:
+            Violation: A case fails.
+            Flaky: A case failed once, and not again.
+        """
+        for number in range(ROUNDS):
+            missing = search.missing()
+            aiming = aimed(drawn, missing) if 0 < number < ROUNDS - 1 else None
+            if number and not (missing and (search.judged or aiming is not None)):
+                break
+            name = f"{search.rule}/{number}"
+            if aiming is None:
+                self._drive(search, name, drawn, count, test)
+            else:
+                with suppress(Unsatisfiable):  # No case of this rule contains what is missing.
+                    self._drive(search, name, aiming, min(count, TRIES * len(missing)), test)
 
     def _look_at_suspects(self, search: Search) -> None:
         """Judge the cases of probes in which the rule has failed.

@@ -77,4 +77,5 @@ class Resized(Situation):
         capability = of_situation(
             cls, probe, "fewer ranks saved", "more ranks saved", after="autocast"
         )
-        return {"resized": capability}
+        varieties = {"by more ranks": lambda case: (case.saved_by or 0) > case.world_size}
+        return {"resized": replace(capability, varieties=varieties)}
