@@ -271,6 +271,27 @@ class RankOfTheGroup(FromTheGroup):
         return (dist.get_rank() + 1) % dist.get_world_size()
 
 
+class RankZeroCountsAsNone(FromTheGroup):
+    """Rank 0 counts as left out, so that the process group's rank takes its place (no public
+    incident found).
+
+    SHARD-4: in a process of a larger job.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        if not rank and dist.is_initialized():
+            rank = dist.get_rank() % (num_replicas or dist.get_world_size())
+        super().__init__(dataset, num_replicas, rank, shuffle, seed, drop_last)
+
+
 class RankOnItsNode(FromTheEnvironment):
     """The rank that is left out is that of the process on its node (a well-known mistake in launch
     scripts). SHARD-4: rank and world size from the environment.

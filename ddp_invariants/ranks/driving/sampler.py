@@ -435,6 +435,16 @@ def every_second(rank: int, world_size: int) -> Iterator[Any]:
         yield lone_group(rank, range(0, 2 * world_size, 2))
 
 
+def second_of_two(rank: int, world_size: int) -> AbstractContextManager[None]:
+    """Show the second of two processes that share a rank, in a world twice as large.
+
+    Args:
+        rank: The rank that both share.
+        world_size: The number of such pairs.
+    """
+    return _as_rank(2 * rank + 1, 2 * world_size)
+
+
 @contextmanager
 def environment(rank: int, world_size: int, node: int = 0) -> Iterator[None]:
     """Set the variables that a launcher sets for a process of that rank.

@@ -19,6 +19,7 @@ from ddp_invariants.situations.asking.from_the_group import FromTheGroup
 from ddp_invariants.situations.asking.in_a_group import InAGroup
 from ddp_invariants.situations.asking.interleaved import Interleaved
 from ddp_invariants.situations.asking.kept import Kept
+from ddp_invariants.situations.asking.larger_job import LargerJob
 from ddp_invariants.situations.asking.left_before import LeftBefore
 from ddp_invariants.situations.asking.left_out import LeftOut
 from ddp_invariants.situations.asking.len_between import LenBetween
@@ -45,6 +46,7 @@ __all__ = [
     "InAGroup",
     "Interleaved",
     "Kept",
+    "LargerJob",
     "LeftBefore",
     "LeftOut",
     "LenBetween",
@@ -80,6 +82,7 @@ WAYS: tuple[type[ShardSituation], ...] = (
     Concatenated,
     DefaultDtype,
     InAGroup,
+    LargerJob,
     Vast,
     SetMeanwhile,
 )
