@@ -7,6 +7,7 @@ does: from the properties of all rules in turn, each case judged by all rules.
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, contents, size
 from ddp_invariants.ranks.host import die_with_parent
+from ddp_invariants.records.verdict import Surveyed, Violation
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.places import REAL_WORLD_SIZE, SIMULATED_WORLD_SIZE
 from ddp_invariants.search.runner import HUNG_DEADLINE
@@ -39,10 +41,8 @@ CASES = 100
 """Cases per rule in a search for a fault, as in the default profile."""
 _CONTROLS = 100_000
 """More than there are controls in a measurement."""
-_BASE_CASES = 300
-"""Cases of a search for what a fault's right base gets wrong."""
 _WEAKNESSES = 6
-"""Such searches of a base, at most."""
+"""Searches for a fault, at most. Another one follows if its right base is wrong on the smallest case."""
 
 
 @dataclass(frozen=True)
@@ -90,21 +90,31 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     scope = replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples)
     if planted.derived_from is not None:
         # Where the right implementation is wrong itself, it would hide the fault.
-        wrong = _wrong(pool, *planted.derived_from, store)
-        scope = replace(scope, without=scope.without | wrong)
+        scope = replace(scope, without=scope.without | _wrong(pool, *planted.derived_from))
     if fault_search.not_simulated:
         most = min(scope.max_world_size, REAL_WORLD_SIZE)
         scope = replace(scope, max_world_size=most, not_simulated=fault_search.not_simulated)
-    trial = Trial(
-        pool,
-        UnderTest(ddp, sampler, scope),
-        Options(seed=seed, store=store, shrinks=fault_search.shrinks),
-    )
-    rules = _rules(of_samplers=planted.is_sampler)
-    survey = trial.survey(rules, fault_search.cases or CASES * len(rules))
-    ran = trial.ledger.ran
+    rules = [
+        rule.id
+        for rule in ALL_RULES.values()
+        if rule.is_about_samplers == planted.is_sampler and rule.applies != "observed"
+    ]
+    budget, drawn, ran = fault_search.cases or CASES * len(rules), 0, Counter[str]()
+    for number in range(_WEAKNESSES):
+        options = Options(seed=seed + number * _CONTROLS, store=store, shrinks=fault_search.shrinks)
+        trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
+        survey = trial.survey(rules, budget - drawn)
+        drawn += survey.cases
+        ran += trial.ledger.ran
+        weakness = _of_the_base(pool, planted, scope, survey.violation, store)
+        if not weakness:
+            break
+        scope = replace(scope, without=scope.without | {weakness})
+        survey = Surveyed(drawn)
+        if drawn == budget:
+            break
     detection = Detection(
-        planted, seed, survey.cases, simulated=ran["simulated"], real=ran[str(pool.backend)]
+        planted, seed, drawn, simulated=ran["simulated"], real=ran[str(pool.backend)]
     )
     if survey.sighting is None:
         return replace(detection, refused=_refused(trial.ledger))
@@ -143,38 +153,52 @@ def _scope(pool: Pool, ddp: Ddp, sampler: Sampler) -> Scope:
     return discovery.scope(REAL_WORLD_SIZE if discovery.not_simulated else SIMULATED_WORLD_SIZE)
 
 
-def _rules(*, of_samplers: bool) -> list[str]:
-    """Return the rules whose properties' cases a search draws."""
-    return [
-        rule.id
-        for rule in ALL_RULES.values()
-        if rule.is_about_samplers == of_samplers and rule.applies != "observed"
-    ]
-
-
-@cache
-def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler, store: Path) -> frozenset[str]:
-    """Return the capabilities that a right implementation gets wrong after all.
-
-    Probes show most of them. A search shows others, which only some drawn cases meet: each time
-    that it finds a violation, the most special capability of the smallest case is left out.
-    """
-    discovery, scope = _discovery(pool, ddp, sampler), _scope(pool, ddp, sampler)
-    wrong = frozenset(
+def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler) -> frozenset[str]:
+    """Return the capabilities that an implementation has and gets wrong."""
+    discovery = _discovery(pool, ddp, sampler)
+    return frozenset(
         probed.capability
         for probed in (*discovery.ddp_probes, *discovery.sampler_probes)
         if probed.standing in (Standing.WRONG, Standing.CRASHED)
     )
-    rules = _rules(of_samplers=ddp == Ddp())
-    for seed in range(_WEAKNESSES):
-        narrower = replace(scope, without=scope.without | wrong)
-        trial = Trial(pool, UnderTest(ddp, sampler, narrower), Options(seed=seed, store=store))
-        found = trial.survey(rules, _BASE_CASES).violation
-        special = [] if found is None else [*unimplied(uncommon(found.case))]
-        if not special:
-            break
-        wrong |= {special[-1]}
-    return wrong
+
+
+def _of_the_base(
+    pool: Pool,
+    planted: CatalogueEntry,
+    scope: Scope,
+    violation: Violation | None,
+    store: Path,
+) -> str:
+    """Return the capability in which a violation shows a weakness of the fault's right base.
+
+    Probes show most of such weaknesses, but not those that only some drawn cases meet.
+
+    Args:
+        pool: The ranks.
+        planted: The fault.
+        scope: The limits of its cases.
+        violation: What a search has found.
+        store: Folder for violations.
+
+    Returns:
+        The most special capability of the smallest case if the base fails there by the same rule;
+        otherwise "".
+
+    Raises:
+        HarnessError: It fails there, and the case is an ordinary one.
+    """
+    if violation is None or planted.derived_from is None:
+        return ""
+    case, rule = violation.case, violation.failure.rule
+    base = Trial(pool, UnderTest(*planted.derived_from, scope), Options(store=store))
+    found = base.findings(case, confirming=True, rule=rule).get(rule)
+    if found is None or found.failure is None:
+        return ""
+    special = [*unimplied(uncommon(case))]
+    if not special:
+        raise HarnessError(f"its right base breaks {rule}, too, on {describe(case)}")
+    return special[-1]
 
 
 @cache

@@ -10,16 +10,18 @@ from click.testing import CliRunner
 from readme import plain
 
 from conftest import HELPERS, ROOT, Session
+from ddp_invariants.cases.case import Case
 from ddp_invariants.cli import main
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import UnderTest
-from ddp_invariants.errors import CatalogueError, HarnessError
+from ddp_invariants.errors import CatalogueError
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof import measure
 from ddp_invariants.proof.catalogue import all_entries, read
 from ddp_invariants.proof.docstrings import liberally
 from ddp_invariants.proof.measure import FaultSearch, search, searches
-from ddp_invariants.records.verdict import Failure, Surveyed, Violation
+from ddp_invariants.records.verdict import Failure, Finding, Sighting, Surveyed, Violation
+from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.search.trial import Options
 
 ELSEWHERE = HELPERS / "elsewhere"
@@ -204,32 +206,34 @@ def test_a_fault_is_not_sought_where_its_right_base_is_wrong(
     assert (base.base, halves.base) == ("", "Base")
     assert base.derived_from is None
     assert halves.derived_from == base.under_test
-    sought: list[tuple[str, frozenset[str]]] = []
-    clipped = TRAINING["clipping"].probe
+    sought: list[frozenset[str]] = []
+    clipped, failure = TRAINING["clipping"].probe, Failure("GRAD-2", "", "", "")
 
     class OneWeakness:
-        """A trial that finds a violation with clipping, as long as such cases may be drawn."""
+        """A trial that finds a violation with clipping, which the base shows, too."""
 
         def __init__(self, _pool: Pool, under_test: UnderTest, _options: Options) -> None:
-            self.name, self.without = under_test.ddp.name, under_test.scope.without
+            self.without, self.ledger = under_test.scope.without, Ledger()
 
-        def survey(self, _rules: list[str], _cases: int) -> Surveyed:
-            sought.append((self.name, self.without))
-            if not self.name.endswith("Base"):
-                raise HarnessError("no search is needed")
-            failure = Failure("GRAD-2", "", "", "")
-            found = None if "clipping" in self.without else Violation("", failure, clipped)
-            return Surveyed(1, violation=found)
+        def survey(self, _rules: list[str], cases: int) -> Surveyed:
+            sought.append(self.without)
+            if "clipping" in self.without:
+                return Surveyed(cases // 2)
+            sighting = Sighting(failure, clipped, 0.0, 1)
+            return Surveyed(cases // 2, sighting, Violation("", failure, clipped))
+
+        def findings(self, _case: Case, *, confirming: bool, rule: str) -> dict[str, Finding]:
+            assert confirming
+            return {rule: Finding(rule, failure=failure)}
 
     monkeypatch.setattr(measure, "Trial", OneWeakness)
-    for fault in (halves, replace(halves, base="")):
-        assert search(pool, FaultSearch(fault, 0), tmp_path).reason == "no search is needed"
-    bases, faults = ([each for name, each in sought if name.endswith(end)] for end in ("Base", "s"))
-    assert [each - faults[1] for each in bases] == [
-        {"assign", "unfreeze"},
-        {"assign", "unfreeze", "clipping"},
-    ]
-    assert faults[0] - faults[1] == bases[1] - faults[1]
+    detection = search(pool, FaultSearch(halves, 0, 40), tmp_path)
+    baseless_detection = search(pool, FaultSearch(replace(halves, base=""), 0, 40), tmp_path)
+    assert (detection.is_caught, detection.cases) == (False, 30)
+    assert (baseless_detection.is_caught, baseless_detection.cases) == (True, 20)
+    first, second, baseless = sought
+    assert first - baseless == {"assign", "unfreeze"}
+    assert second - first == {"clipping"}
 
 
 def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_path: Path) -> None:
