@@ -35,6 +35,9 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
         "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",
         "megatron": "ddp_invariants.implementation.adapters.megatron:Megatron",
+        "megatron_distributed_optimizer": (
+            "ddp_invariants.implementation.adapters.megatron:DistributedOptimizer"
+        ),
         "mmengine_separate": "ddp_invariants.implementation.adapters.mmengine:Separate",
         "post_local_sgd": "ddp_invariants.implementation.adapters.post_local_sgd:PostLocalSGD",
         "post_local_sgd_hook": "ddp_invariants.implementation.adapters.post_local_sgd:Hook",
