@@ -96,6 +96,15 @@ def target_of(name: str, side: str) -> str:
     return name
 
 
+def shipped_module(ddp: str, sampler: str) -> str:
+    """Return the module of the first shipped adapter of two names; empty if neither has one.
+
+    Such a module imports its library, and has no other effect.
+    """
+    targets = ADAPTERS["ddp"].get(ddp), ADAPTERS["sampler"].get(sampler)
+    return next((target for target in targets if target), "").partition(":")[0]
+
+
 def misnamed(name: str, side: str) -> str:
     """Return what is wrong with a name, as far as the name itself shows it; empty if nothing is."""
     module, colon, attribute = target_of(name, side).rpartition(":")

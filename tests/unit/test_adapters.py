@@ -13,7 +13,7 @@ from torch import nn
 
 from ddp_invariants.implementation import adapters
 from ddp_invariants.implementation.adapters import megatron
-from ddp_invariants.implementation.names import ADAPTERS, misnamed, target_of
+from ddp_invariants.implementation.names import ADAPTERS, misnamed, shipped_module, target_of
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.adapters import check_adapter
 from ddp_invariants.ranks.driving.ddp import Driver
@@ -42,6 +42,14 @@ def test_no_adapter_is_without_a_short_name() -> None:
     for path in folder.rglob("[!_]*.py"):
         module = ".".join((adapters.__name__, *path.relative_to(folder).with_suffix("").parts))
         assert module in named
+
+
+def test_the_module_of_a_shipped_adapter_is_what_hosts_may_import() -> None:
+    """Another module may do more than to import a library, so only its ranks import it."""
+    module = "ddp_invariants.implementation.adapters.{}"
+    assert shipped_module("megatron", "torch") == module.format("megatron")
+    assert shipped_module("torch", "lhotse_simple") == module.format("samplers.lhotse")
+    assert shipped_module("torch", "reference") == shipped_module("mine.py:DDP", "torch") == ""
 
 
 @pytest.mark.parametrize("name", ["deepspeed1", "deepspeed2", "megatron"])

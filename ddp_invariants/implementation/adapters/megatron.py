@@ -15,7 +15,9 @@ from torch.overrides import TorchFunctionMode
 
 from ddp_invariants.implementation.adapters import preload
 
-preload("megatron.core.distributed", "megatron.core.optimizer.distrib_optimizer")
+# It compiles functions of its layers, which patches torch's optimizers. No case uses them.
+with mock.patch("torch.compile", lambda function, **_: function):
+    preload("megatron.core.distributed", "megatron.core.optimizer.distrib_optimizer")
 
 ELEMENT = 4
 """Bytes of one element (float32): Megatron gives the capacity of a bucket in elements."""
