@@ -138,7 +138,14 @@ class Stage3(Stage2):
     """An engine that shards parameters, too. Small ones are sharded only if no threshold keeps them."""
 
     stage = 3
-    declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3, "unsupported": LACKING}
+    declares: ClassVar[dict[str, object]] = {
+        **Stage2.declares,
+        "zero": 3,
+        # The optimizer's `load_state_dict` takes a list of the states of all ranks, as the engine's
+        # `load_checkpoint` reads them. A deep copy of a sharded parameter is an empty tensor that
+        # the engine does not know.
+        "unsupported": (*LACKING, "state", "module_copies"),
+    }
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"stage3_param_persistence_threshold": 0, **options})
