@@ -21,10 +21,13 @@ with mock.patch("torch.compile", lambda function, **_: function):
 
 ELEMENT = 4
 """Bytes of one element (float32): Megatron gives the capacity of a bucket in elements."""
-ONLY_ADAM = ("sgd", "momentum", "nesterov", "maximize", "foreach", "fused")
-"""Optimizers that `DistributedOptimizer.__init__` refuses: all but torch's Adam and AdamW.
+NOT_OFFERED = ("sgd", "momentum", "nesterov", "float64", "complex", "retained", "state")
+"""Programs that `DistributedOptimizer` does not take.
 
-The last three are cases of SGD here.
+It asserts that the optimizer is Adam or AdamW, and refuses other dtypes than float32 and half of it
+on the ranks that own a part of the parameter. A second reduce-scatter in a step would divide the
+part that is already reduced again. Its `state_dict` leaves the state of the parameters to
+`save_parameter_state`.
 """
 
 
@@ -89,7 +92,7 @@ class DistributedOptimizer(Megatron):
     declares: ClassVar[dict[str, object]] = {
         **Megatron.declares,
         "optimizer": "own",
-        "unsupported": ("never_zeroed", *ONLY_ADAM, "float64"),
+        "unsupported": ("never_zeroed", *NOT_OFFERED),
     }
 
     def __init__(self, **options: object) -> None:
@@ -117,7 +120,10 @@ class DistributedOptimizer(Megatron):
         return wrapped, optimizer
 
     def gradients(self, wrapped: Any) -> Mapping[str, Any]:
-        """Return the gradients, each gathered from the ranks' parts of its bucket."""
+        """Return the gradients, each gathered from the ranks' parts of its bucket.
+
+        A parameter that was frozen when it was wrapped is in no bucket.
+        """
         gathered: dict[Any, Any] = {}
         for buffer in wrapped.buffers:
             for bucket in buffer.buckets:
@@ -129,7 +135,7 @@ class DistributedOptimizer(Megatron):
                     part = whole[start - bucket.offset : end - bucket.offset]
                     gathered[parameter] = part.view(parameter.shape)
         named: list[tuple[str, nn.Parameter]] = list(wrapped.module.named_parameters())
-        return {name: gathered.get(parameter) for name, parameter in named}
+        return {name: gathered.get(parameter, parameter.grad) for name, parameter in named}
 
 
 class AsIfOnCuda(TorchFunctionMode):
