@@ -24,10 +24,10 @@ ELEMENT = 4
 NOT_OFFERED = ("sgd", "momentum", "nesterov", "float64", "complex", "retained", "state")
 """Programs that `DistributedOptimizer` does not take.
 
-It asserts that the optimizer is Adam or AdamW, and refuses other dtypes than float32 and half of it
-on the ranks that own a part of the parameter. A second reduce-scatter in a step would divide the
-part that is already reduced again. Its `state_dict` leaves the state of the parameters to
-`save_parameter_state`.
+It asserts that the optimizer is Adam or AdamW. It refuses a dtype other than float32, float16 and
+bfloat16, and only on ranks that own a part of the parameter. A second reduce-scatter in a step would
+reduce a rank's own part again. Its `state_dict` leaves the state of the parameters out, which
+`save_parameter_state` writes to a file.
 """
 
 
