@@ -103,6 +103,21 @@ def test_deepspeed_does_not_ask_for_no_sync_where_it_is_refused(stage: str) -> N
         wrapped.no_sync.assert_not_called()
 
 
+@pytest.mark.parametrize(("dtype", "elements"), [(torch.float32, 4), (torch.float64, 2)])
+def test_megatron_gets_the_capacity_of_a_bucket_in_elements_of_the_model_s_dtype(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, elements: int
+) -> None:
+    """The suite gives a capacity in bytes, and Megatron counts elements."""
+    library = mock.MagicMock()
+    for name in ("distributed", "transformer.transformer_config", "process_groups_config"):
+        monkeypatch.setitem(sys.modules, f"megatron.core.{name}", library)
+    context = mock.Mock(bucket_cap=16, device=torch.device("cpu"))
+    megatron.Megatron(overlap=True).wrap(nn.Linear(1, 1, dtype=dtype), context)
+    library.DistributedDataParallelConfig.assert_called_once_with(
+        overlap=True, bucket_size=elements
+    )
+
+
 def test_megatron_reduces_by_scattering_for_its_distributed_optimizer() -> None:
     """The optimizer requires this option of the wrapper; a user's options are added."""
     adapter = Driver(Ddp("megatron_distributed_optimizer", (("overlap", "True"),))).adapter()

@@ -19,8 +19,6 @@ from ddp_invariants.implementation.adapters import preload
 with mock.patch("torch.compile", lambda function, **_: function):
     preload("megatron.core.distributed", "megatron.core.optimizer.distrib_optimizer")
 
-ELEMENT = 4
-"""Bytes of one element (float32): Megatron gives the capacity of a bucket in elements."""
 NOT_OFFERED = ("sgd", "momentum", "nesterov", "float64", "complex", "retained", "state")
 """Programs that `DistributedOptimizer` does not take.
 
@@ -69,7 +67,9 @@ class Megatron:
         groups.tp = groups.pp = groups.ep = groups.expt_dp = Alone()
         options = dict(self.options)
         if context.bucket_cap is not None:
-            options["bucket_size"] = max(1, context.bucket_cap // ELEMENT)
+            # In elements; each dtype has buckets of its own.
+            sizes = [parameter.element_size() for parameter in module.parameters()]
+            options["bucket_size"] = max(1, context.bucket_cap // max(sizes, default=1))
         with _buffers_on(context.device):
             wrapped: object = library.DistributedDataParallel(
                 settings.TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1),
