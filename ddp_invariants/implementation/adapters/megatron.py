@@ -68,7 +68,8 @@ class Megatron:
         options = dict(self.options)
         if context.bucket_cap is not None:
             # In elements; each dtype has buckets of its own.
-            sizes = [parameter.element_size() for parameter in module.parameters()]
+            trained = [each for each in module.parameters() if each.requires_grad]
+            sizes = [parameter.element_size() for parameter in trained]
             options["bucket_size"] = max(1, context.bucket_cap // max(sizes, default=1))
         with _buffers_on(context.device):
             wrapped: object = library.DistributedDataParallel(
