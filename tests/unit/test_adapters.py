@@ -134,6 +134,17 @@ def test_megatron_finds_its_flags_and_its_parameters_on_a_cpu_that_passes_for_cu
     assert (wide.dtype, parameter.type()) == (torch.float64, "torch.FloatTensor")
 
 
+def test_megatron_refuses_a_dtype_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its distributed optimizer refuses it on some ranks, and the others would hang."""
+    for name in ("distributed", "transformer.transformer_config", "process_groups_config"):
+        monkeypatch.setitem(sys.modules, f"megatron.core.{name}", mock.MagicMock())
+    for name in ("distrib_optimizer", "optimizer_config"):
+        monkeypatch.setitem(sys.modules, f"megatron.core.optimizer.{name}", mock.MagicMock())
+    context = mock.Mock(bucket_cap=None, device=torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match=r"takes no torch\.float64"):
+        megatron.DistributedOptimizer().wrap(nn.Linear(1, 1, dtype=torch.float64), context)
+
+
 def test_megatron_shows_gradients_that_are_gathered_from_all_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -19,13 +19,14 @@ from ddp_invariants.implementation.adapters import preload
 with mock.patch("torch.compile", lambda function, **_: function):
     preload("megatron.core.distributed", "megatron.core.optimizer.distrib_optimizer")
 
-NOT_OFFERED = ("sgd", "momentum", "nesterov", "float64", "complex", "retained", "state")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+"""The dtypes of parameters that `DistributedOptimizer` takes."""
+NOT_OFFERED = ("sgd", "momentum", "nesterov", "retained", "state")
 """Programs that `DistributedOptimizer` does not take.
 
-It asserts that the optimizer is Adam or AdamW. It refuses a dtype other than float32, float16 and
-bfloat16, and only on ranks that own a part of the parameter. A second reduce-scatter in a step would
-reduce a rank's own part again. Its `state_dict` leaves the state of the parameters out, which
-`save_parameter_state` writes to a file.
+It asserts that the optimizer is Adam or AdamW. A second reduce-scatter in a step would reduce a rank's
+own part again. Its `state_dict` leaves the state of the parameters out, which `save_parameter_state`
+writes to a file.
 """
 
 
@@ -100,11 +101,19 @@ class DistributedOptimizer(Megatron):
         super().__init__(**{"use_distributed_optimizer": True, **options})
 
     def wrap(self, module: Any, context: Any) -> object:
-        """Wrap the model, and make its optimizer."""
+        """Wrap the model, and make its optimizer.
+
+        Raises:
+            NotImplementedError: The optimizer refuses the dtype of a parameter. It would do so on those
+                ranks alone that own a part of the parameter.
+        """
         wrapped: Any = super().wrap(module, context)
         library: Any = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
         settings: Any = importlib.import_module("megatron.core.optimizer.optimizer_config")
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            if parameter.dtype not in DTYPES:
+                raise NotImplementedError(f"the distributed optimizer takes no {parameter.dtype}")
         with AsIfOnCuda(context.device):
             optimizer = library.DistributedOptimizer(
                 context.optimizer(trained),
