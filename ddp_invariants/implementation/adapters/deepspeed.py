@@ -35,11 +35,12 @@ BY_OWNER = ("bucketing",)
 
 So a step has more reductions than buckets.
 """
-NOT_OFFERED = ("never_zeroed", "scalar", "empty", "strided", "no_sync_nested")
+NOT_OFFERED = ("never_zeroed", "scalar", "empty", "strided", "channels_last", "no_sync_nested")
 """Programs that the engine does not take.
 
 Its `step` clears the gradients, so none are left in place. It views each parameter as bytes
-to broadcast it, so torch raises for one without a stride of 1. Its `no_sync` refuses to be nested.
+to broadcast it, so torch raises for one whose last stride is not 1. In channels_last order that is the
+number of channels. Its `no_sync` refuses to be nested.
 """
 
 LACKING = (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB)
