@@ -94,6 +94,7 @@ class DistributedOptimizer(Megatron):
     declares: ClassVar[dict[str, object]] = {
         **Megatron.declares,
         "optimizer": "own",
+        "main": "float32",
         "unsupported": ("never_zeroed", *NOT_OFFERED),
     }
 
