@@ -111,6 +111,8 @@ class DistributedOptimizer(Megatron):
         wrapped: Any = super().wrap(module, context)
         library: Any = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
         settings: Any = importlib.import_module("megatron.core.optimizer.optimizer_config")
+        # Before the optimizer copies them to float32, as Megatron's training loop does.
+        wrapped.broadcast_params()
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         for parameter in trained:
             if parameter.dtype not in DTYPES:
