@@ -16,6 +16,7 @@ from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.discovery.unsettled import Unsettled, suspects, unsettled
 from ddp_invariants.errors import UNUSABLE_INPUT, LoadFailure
+from ddp_invariants.implementation.names import shipped_module
 from ddp_invariants.implementation.spec import Ddp, Sampler, named
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.hosts import Hosts
@@ -125,7 +126,10 @@ def certify(
             replay=reading.read(Path(replay)) if replay else None,
         )
         with ExitStack() as ending:
-            pool = ending.enter_context(Pool((hosts or ending.enter_context(Hosts())).addresses))
+            if hosts is None:
+                module = shipped_module(ddp.name, sampler.name)
+                hosts = ending.enter_context(Hosts(module=module))
+            pool = ending.enter_context(Pool(hosts.addresses))
             discovered = _discovered(pool, ddp, sampler, max_world_size, rule_ids)
             under_test = UnderTest(ddp, sampler, discovered.scope(max_world_size))
             options = replace(

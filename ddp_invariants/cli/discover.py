@@ -12,6 +12,7 @@ from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.deviations import read
 from ddp_invariants.errors import INCONCLUSIVE, VIOLATED
+from ddp_invariants.implementation.names import shipped_module
 from ddp_invariants.implementation.spec import defaulting, named
 from ddp_invariants.processes.backends import BackendName, DeviceName
 from ddp_invariants.report import machine, terminal
@@ -80,7 +81,13 @@ def discover(
         for path in deviations:  # Read before any rank starts; the probes read them again.
             read(path)
         with (
-            ranks(backend, device, max_world_size, deadline) as pool,
+            ranks(
+                backend,
+                device,
+                max_world_size,
+                deadline,
+                shipped_module(ddp.name, sampler.name),
+            ) as pool,
             counting("probing, small cases run", lambda: pool.processes.requests),
         ):
             discovered = probe.discover(pool, ddp, sampler, max_world_size, deviations)

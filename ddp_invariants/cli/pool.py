@@ -39,7 +39,11 @@ def joined(context: click.Context) -> Iterator[None]:
 
 @contextmanager
 def ranks(
-    backend: BackendName, device: DeviceName | None, least: int, deadline: float = DEADLINE
+    backend: BackendName,
+    device: DeviceName | None,
+    least: int,
+    deadline: float = DEADLINE,
+    module: str = "",
 ) -> Iterator[Pool]:
     """Start ranks over a backend, on a device.
 
@@ -48,13 +52,18 @@ def ranks(
         device: Likewise.
         least: The number of ranks that the command needs.
         deadline: Seconds that a case may idle.
+        module: A module that the ranks will import; empty for none. See `Hosts`.
 
     Raises:
         CaseError: There are too few ranks; or the backend or the device is not available.
         HarnessError: The harness failed.
     """
     resolved, job_ranks = backends.wanted(backend, device), job.led()
-    with closing(job_ranks or Hosts()) as hosts, Pool(hosts.addresses, deadline, resolved) as pool:
+    module = module if resolved.device == "cpu" else ""
+    with (
+        closing(job_ranks or Hosts(module=module)) as hosts,
+        Pool(hosts.addresses, deadline, resolved) as pool,
+    ):
         device_infos = pool.device_infos(1 if job_ranks is None else job_ranks.job.world_size)
         reason = backends.not_run(resolved, device_infos[0])
         most, bounded = backends.bound(resolved, device_infos) or (least, "")

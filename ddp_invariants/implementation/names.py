@@ -35,6 +35,9 @@ ADAPTERS: dict[str, dict[str, str]] = {
         "ignite": "ddp_invariants.implementation.adapters.ignite:Ignite",
         "lightning": "ddp_invariants.implementation.adapters.lightning:Lightning",
         "megatron": "ddp_invariants.implementation.adapters.megatron:Megatron",
+        "megatron_distributed_optimizer": (
+            "ddp_invariants.implementation.adapters.megatron:DistributedOptimizer"
+        ),
         "mmengine_separate": "ddp_invariants.implementation.adapters.mmengine:Separate",
         "post_local_sgd": "ddp_invariants.implementation.adapters.post_local_sgd:PostLocalSGD",
         "post_local_sgd_hook": "ddp_invariants.implementation.adapters.post_local_sgd:Hook",
@@ -91,6 +94,15 @@ def target_of(name: str, side: str) -> str:
             if entry.name == name:
                 return entry.value
     return name
+
+
+def shipped_module(ddp: str, sampler: str) -> str:
+    """Return the module of the first shipped adapter of two names; empty if neither has one.
+
+    Such a module imports its library, and has no other effect.
+    """
+    targets = ADAPTERS["ddp"].get(ddp), ADAPTERS["sampler"].get(sampler)
+    return next((target for target in targets if target), "").partition(":")[0]
 
 
 def misnamed(name: str, side: str) -> str:

@@ -38,6 +38,8 @@ class Hosts:
         hash_seeds: Of the hosts, one each.
         interface: The network interface over which ranks reach one another; empty to leave that to
             gloo.
+        module: A module that each rank will import on the CPU, for the hosts to import once; empty for
+            none. See [Note: importing once] in host.py.
 
     Attributes:
         addresses: The addresses that pools connect to, as plain strings for other processes.
@@ -49,6 +51,7 @@ class Hosts:
         *,
         hash_seeds: tuple[str, ...] = HASH_SEEDS,
         interface: str = LOOPBACK,
+        module: str = "",
     ) -> None:
         self.addresses: list[str] = []
         self._handed = tempfile.TemporaryDirectory(prefix="ddp-invariants-") if python else None
@@ -63,7 +66,7 @@ class Hosts:
             address = f"ddp-invariants-{os.getpid()}-{number}-{secrets.token_hex(8)}"
             command = [python or sys.executable, "-m", "ddp_invariants.ranks.host"]
             variables = environment(hash_seed, root, interface)
-            self._hosts.append(_Host(address, command, variables, self._errors))
+            self._hosts.append(_Host(address, command, variables, self._errors, module))
             self.addresses.append(address)
 
     @property
@@ -108,21 +111,28 @@ class _Host:
 
     Args:
         address: The host's address.
-        command: The command that starts it, without its last two arguments.
+        command: The command that starts it, without its last arguments.
         variables: Its environment.
         errors: A file for its output.
+        module: A module that it imports once; empty for none.
 
     Attributes:
         process: The process that is running now.
     """
 
     def __init__(
-        self, address: str, command: list[str], variables: dict[str, str], errors: IO[bytes]
+        self,
+        address: str,
+        command: list[str],
+        variables: dict[str, str],
+        errors: IO[bytes],
+        module: str,
     ) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind("\0" + address)
         self._listener.listen(64)
         self._command = [*command, str(self._listener.fileno()), str(os.getpid())]
+        self._command += [module] if module else []
         self._variables, self._errors = variables, errors
         self._ends, self._lock = False, threading.Lock()
         self.process = self._started()

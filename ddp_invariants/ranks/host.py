@@ -1,7 +1,8 @@
 """The fork server: a process that has imported torch and only forks ranks.
 
-Run it as `python -m ddp_invariants.ranks.host FD PARENT`. FD is a listening Unix socket of type
-SOCK_SEQPACKET, so that one message is one command. Each connection is one controller. The
+Run it as `python -m ddp_invariants.ranks.host FD PARENT [MODULE]`. The host imports MODULE for all
+ranks if it can ([Note: importing once]). FD is a listening Unix socket of type SOCK_SEQPACKET, so that
+one message is one command. Each connection is one controller. The
 controller sends `fork RANK` or `kill PID`. With `fork` it attaches the rank's socket, the pipe for
 its output, the file for its stacks and the one for its last words. The host answers `forked PID` (0
 if the system refused) and later `ended PID STATUS` (negative: the signal that ended it). When a
@@ -21,6 +22,7 @@ Single-threaded on purpose: forking a process with threads is not safe.
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import select
 import signal
@@ -33,6 +35,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TICK = 0.25
@@ -44,6 +47,8 @@ _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _LARGE, _MADV_COLLAPSE = 2 << 20, 25
 _WORTHWHILE = 8
 """Forks after which a host puts its memory into large pages: those that a short session needs."""
+_OF_A_RANK = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
+"""Environment variables that each rank has for itself."""
 _FAREWELL = 2.0
 """Seconds in which the host tries to kill all its descendants; after them it ends in any case."""
 
@@ -224,6 +229,39 @@ def leaving_no_folder() -> Iterator[None]:
             Path(os.environ[_COMPILED]).rmdir()
 
 
+def import_once(module: str) -> bool:
+    """Import a module for all ranks, and return whether forks of this process may serve as ranks.
+
+    [Note: importing once] An import of a library takes up to two seconds of processor time, and each
+    new rank would repeat it: half of the time of a short session. The forks of a host that has imported the
+    library have it at once. They must be what a rank is that imports it. So the answer is False in
+    three cases, after which the host starts anew and leaves the import to the ranks. The import asked for
+    the rank, which is not known here. It started a thread or a process, which no fork has. It
+    replaced names of torch, which would change the ranks of another implementation, too. An import
+    that raises is left to the ranks, which report it.
+
+    Args:
+        module: The name of a module that ranks on the CPU import.
+    """
+    from ddp_invariants.ranks.groups.isolation import Surroundings
+
+    before, asked, get = Surroundings(), set[object](), os._Environ.__getitem__
+
+    def noting(variables: os._Environ[str], name: str) -> str:
+        asked.add(name)
+        return get(variables, name)
+
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # As `take_device` does in a rank on the CPU.
+    with mock.patch.object(os._Environ, "__getitem__", noting):
+        try:
+            importlib.import_module(module)
+        except BaseException:  # noqa: BLE001 - whatever it raises, each rank will report it
+            return False
+    alone = len(os.listdir("/proc/self/task")) == 1 and not children()  # noqa: PTH208 - names only
+    replaced = any(change.startswith("names in ") for change in before.changed())
+    return alone and not replaced and not asked & _OF_A_RANK
+
+
 class Host:
     """Serves connections until the listener closes."""
 
@@ -375,6 +413,7 @@ class Host:
 
 def main() -> NoReturn:
     """Become a host on the listening socket whose descriptor is the first argument."""
+    variables, command, module = {**os.environ}, sys.orig_argv[:-1], "".join(sys.argv[3:])
     signal.signal(signal.SIGTERM, _end)
     die_with_parent(int(sys.argv[2]), signal.SIGTERM)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -399,6 +438,8 @@ def main() -> NoReturn:
         warm_up()
     fingerprint.of_this_process()
     Surroundings()  # It reads the names that each rank compares.
+    if module and not import_once(module):
+        os.execve(sys.executable, command, variables)
     gc.freeze()
     gc.enable()
     # The tensors of a case are many small objects. With Python's thresholds a rank would collect

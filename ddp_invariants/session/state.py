@@ -18,6 +18,7 @@ from ddp_invariants.discovery import probe, result
 from ddp_invariants.discovery.scope import UnderTest
 from ddp_invariants.discovery.unsettled import Unsettled, suspects, unsettled
 from ddp_invariants.errors import INCONCLUSIVE, UNWRITTEN, VIOLATED, LoadFailure
+from ddp_invariants.implementation.names import shipped_module
 from ddp_invariants.implementation.spec import Ddp, Sampler, named, options
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes import backends, job
@@ -104,7 +105,9 @@ class SessionState:
         option = self.config.option
         self._open_journal()
         ddp, sampler = named(vars(option))
-        self.hosts = job.led() or Hosts()
+        on_cpu = self.backend.device == "cpu"
+        module = shipped_module(ddp.name, sampler.name) if on_cpu else ""
+        self.hosts = job.led() or Hosts(module=module)
         self.shared["addresses"] = self.hosts.addresses
         with Pool(self.hosts.addresses, self.deadline, self.backend) as pool:
             led = job.led()

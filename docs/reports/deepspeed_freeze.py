@@ -13,7 +13,15 @@ import deepspeed
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.utils.logger.setLevel("ERROR")
 dist.init_process_group("gloo")
-for stage in (0, 1, 2):
+
+
+def value(parameter):
+    """Return the whole parameter's only element, which stage 3 shards."""
+    with deepspeed.zero.GatheredParameters([parameter]):
+        return parameter.item()
+
+
+for stage in (0, 1, 2, 3):
     layer = nn.Linear(1, 1, bias=False)
     module = nn.Sequential(layer, nn.Linear(1, 1, bias=False))
     nn.init.ones_(layer.weight)
@@ -31,8 +39,8 @@ for stage in (0, 1, 2):
     for step in range(2):
         if step == 1:
             layer.weight.requires_grad_(False)
-        before = layer.weight.item()
+        before = value(layer.weight)
         engine.backward(engine(torch.ones(1, 1)).sum())
         engine.step()
-    print(f"stage {stage}: the frozen weight went from {before} to {layer.weight.item()}")
+    print(f"stage {stage}: the frozen weight went from {before} to {value(layer.weight)}")
 dist.destroy_process_group()

@@ -795,7 +795,7 @@ def command(host_addresses: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path
     """Return a function that runs the command line in a folder, on the hosts at hand."""
     monkeypatch.chdir(tmp_path)
     for module in (violations, cli_pool):
-        monkeypatch.setattr(module, "Hosts", lambda: LentHosts(host_addresses))
+        monkeypatch.setattr(module, "Hosts", lambda **_: LentHosts(host_addresses))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return lambda *words: CliRunner().invoke(cli.main, words)
 

@@ -103,7 +103,7 @@ def test_what_the_user_did_not_cause_is_no_mistake_of_theirs(
 ) -> None:
     """A failure of the harness or the system gives status 2, and an interrupt gives status 130."""
 
-    def failing() -> None:
+    def failing(**_: object) -> None:
         raise error
 
     monkeypatch.setattr(pool, "Hosts", failing)

@@ -7,10 +7,13 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from ddp_invariants.implementation import adapters
-from ddp_invariants.implementation.names import ADAPTERS, misnamed, target_of
+from ddp_invariants.implementation.adapters import megatron
+from ddp_invariants.implementation.names import ADAPTERS, misnamed, shipped_module, target_of
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.adapters import check_adapter
 from ddp_invariants.ranks.driving.ddp import Driver
@@ -39,6 +42,14 @@ def test_no_adapter_is_without_a_short_name() -> None:
     for path in folder.rglob("[!_]*.py"):
         module = ".".join((adapters.__name__, *path.relative_to(folder).with_suffix("").parts))
         assert module in named
+
+
+def test_the_module_of_a_shipped_adapter_is_what_hosts_may_import() -> None:
+    """Another module may do more than to import a library, so only its ranks import it."""
+    module = "ddp_invariants.implementation.adapters.{}"
+    assert shipped_module("megatron", "torch") == module.format("megatron")
+    assert shipped_module("torch", "lhotse_simple") == module.format("samplers.lhotse")
+    assert shipped_module("torch", "reference") == shipped_module("mine.py:DDP", "torch") == ""
 
 
 @pytest.mark.parametrize("name", ["deepspeed1", "deepspeed2", "megatron"])
@@ -90,3 +101,71 @@ def test_deepspeed_does_not_ask_for_no_sync_where_it_is_refused(stage: str) -> N
     wrapped = mock.MagicMock()
     with getattr(engine, stage)().accumulate(wrapped):
         wrapped.no_sync.assert_not_called()
+
+
+@pytest.mark.parametrize(("dtype", "elements"), [(torch.float32, 4), (torch.float64, 2)])
+def test_megatron_gets_the_capacity_of_a_bucket_in_elements_of_the_model_s_dtype(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, elements: int
+) -> None:
+    """The suite gives a capacity in bytes, and Megatron counts elements."""
+    library = mock.MagicMock()
+    for name in ("distributed", "transformer.transformer_config", "process_groups_config"):
+        monkeypatch.setitem(sys.modules, f"megatron.core.{name}", library)
+    context = mock.Mock(bucket_cap=16, device=torch.device("cpu"))
+    megatron.Megatron(overlap=True).wrap(nn.Linear(1, 1, dtype=dtype), context)
+    library.DistributedDataParallelConfig.assert_called_once_with(
+        overlap=True, bucket_size=elements
+    )
+
+
+def test_megatron_reduces_by_scattering_for_its_distributed_optimizer() -> None:
+    """The optimizer requires this option of the wrapper; a user's options are added."""
+    adapter = Driver(Ddp("megatron_distributed_optimizer", (("overlap", "True"),))).adapter()
+    assert adapter.options == {"use_distributed_optimizer": True, "overlap": True}
+
+
+def test_megatron_finds_its_flags_and_its_parameters_on_a_cpu_that_passes_for_cuda() -> None:
+    """Megatron's optimizer names the device `cuda`, and compares the type of each parameter."""
+    parameter = nn.Parameter(torch.ones(2))
+    with megatron.AsIfOnCuda(torch.device("cpu")):
+        flag, seen = torch.tensor([1.0], device="cuda"), parameter.type()
+        wide = parameter.type(torch.float64)
+    assert (flag.device.type, seen) == ("cpu", "torch.cuda.FloatTensor")
+    assert (wide.dtype, parameter.type()) == (torch.float64, "torch.FloatTensor")
+
+
+def test_megatron_refuses_a_dtype_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its distributed optimizer refuses it on some ranks, and the others would hang."""
+    for name in ("distributed", "transformer.transformer_config", "process_groups_config"):
+        monkeypatch.setitem(sys.modules, f"megatron.core.{name}", mock.MagicMock())
+    for name in ("distrib_optimizer", "optimizer_config"):
+        monkeypatch.setitem(sys.modules, f"megatron.core.optimizer.{name}", mock.MagicMock())
+    context = mock.Mock(bucket_cap=None, device=torch.device("cpu"))
+    with pytest.raises(NotImplementedError, match=r"takes no torch\.float64"):
+        megatron.DistributedOptimizer().wrap(nn.Linear(1, 1, dtype=torch.float64), context)
+
+
+def test_megatron_shows_gradients_that_are_gathered_from_all_ranks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank's bucket holds the reduced gradients in its own part, and local ones elsewhere."""
+    module = nn.Linear(1, 2)
+    data = torch.tensor([0.0, 0.0, 0.0, 0.0, 3.0, 0.0, 4.0, 5.0])
+    places = {module.bias: (8, 10, 1), module.weight: (12, 14, 1)}
+    bucket = mock.Mock(grad_data=data, offset=8, params_list=list(places))
+    wrapped = mock.Mock(
+        module=module, buffers=[mock.Mock(buckets=[bucket], param_index_map=places)]
+    )
+
+    def gather(parts: list[torch.Tensor], own: torch.Tensor) -> None:
+        parts[0].copy_(torch.tensor([1.0, 2.0, 0.0, 0.0]))
+        parts[1].copy_(own)
+
+    monkeypatch.setattr(dist, "all_gather", gather)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    gradients = megatron.DistributedOptimizer().gradients(wrapped)
+    assert {name: each.tolist() for name, each in gradients.items()} == {
+        "weight": [[3.0], [0.0]],
+        "bias": [1.0, 2.0],
+    }

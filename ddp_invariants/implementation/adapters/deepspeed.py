@@ -35,11 +35,12 @@ BY_OWNER = ("bucketing",)
 
 So a step has more reductions than buckets.
 """
-NOT_OFFERED = ("never_zeroed", "scalar", "empty", "strided", "no_sync_nested")
+NOT_OFFERED = ("never_zeroed", "scalar", "empty", "strided", "channels_last", "no_sync_nested")
 """Programs that the engine does not take.
 
 Its `step` clears the gradients, so none are left in place. It views each parameter as bytes
-to broadcast it, so torch raises for one without a stride of 1. Its `no_sync` refuses to be nested.
+to broadcast it, so torch raises for one whose last stride is not 1. In channels_last order that is the
+number of channels. Its `no_sync` refuses to be nested.
 """
 
 LACKING = (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB)
@@ -138,7 +139,14 @@ class Stage3(Stage2):
     """An engine that shards parameters, too. Small ones are sharded only if no threshold keeps them."""
 
     stage = 3
-    declares: ClassVar[dict[str, object]] = {**Stage2.declares, "zero": 3, "unsupported": LACKING}
+    declares: ClassVar[dict[str, object]] = {
+        **Stage2.declares,
+        "zero": 3,
+        # The optimizer's `load_state_dict` takes a list of the states of all ranks, as the engine's
+        # `load_checkpoint` reads them. A deep copy of a sharded parameter is an empty tensor that
+        # the engine does not know.
+        "unsupported": (*LACKING, "state", "module_copies"),
+    }
 
     def __init__(self, **options: object) -> None:
         super().__init__(**{"stage3_param_persistence_threshold": 0, **options})
