@@ -166,6 +166,12 @@ class Scope:
             ),
         )
 
+    def allows(self, case: Case) -> bool:
+        """Return whether a case contains nothing that the scope leaves out."""
+        if isinstance(case, ShardCase):
+            return self.fit_shards(case) == case
+        return case.ranks_needed <= self.max_world_size and self.fit(case) == case
+
     def _takes(self, samples: int, world_size: int) -> bool:
         """Return whether the sampler deals a number of samples to a number of ranks."""
         if samples == 0:

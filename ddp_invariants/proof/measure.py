@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from multiprocessing import active_children, get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -41,8 +42,6 @@ CASES = 100
 """Cases per rule in a search for a fault, as in the default profile."""
 _CONTROLS = 100_000
 """More than there are controls in a measurement."""
-_WEAKNESSES = 6
-"""Searches for a fault, at most. Another one follows if its right base is wrong on the smallest case."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         if rule.is_about_samplers == planted.is_sampler and rule.applies != "observed"
     ]
     budget, drawn, ran = fault_search.cases or CASES * len(rules), 0, Counter[str]()
-    for number in range(_WEAKNESSES):
+    for number in count():
         options = Options(seed=seed + number * _CONTROLS, store=store, shrinks=fault_search.shrinks)
         trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
         survey = trial.survey(rules, budget - drawn)
@@ -186,7 +185,7 @@ def _of_the_base(
         otherwise "".
 
     Raises:
-        HarnessError: It fails there, and the case is an ordinary one.
+        HarnessError: It fails there, and the case has nothing special that can be left out.
     """
     if violation is None or planted.derived_from is None:
         return ""
@@ -195,7 +194,7 @@ def _of_the_base(
     found = base.findings(case, confirming=True, rule=rule).get(rule)
     if found is None or found.failure is None:
         return ""
-    special = [*unimplied(uncommon(case))]
+    special = [name for name in unimplied(uncommon(case)) if name not in scope.without]
     if not special:
         raise HarnessError(f"its right base breaks {rule}, too, on {describe(case)}")
     return special[-1]

@@ -332,6 +332,8 @@ class Search:
     def simplest(self) -> tuple[Failure, Case]:
         """Return the simplest case seen to fail, after trying simpler ones.
 
+        Cases outside the scope are not tried: the implementation may be wrong there.
+
         Raises:
             HarnessError: No case was seen to fail, though the search says so.
         """
@@ -342,10 +344,11 @@ class Search:
             self.failing.items(),
             key=lambda seen: (len(to_json(seen[0].case)), seen[0].case.world_size == 1),
         )
-        improved, self._by_meaning = self.runner.options.shrinks, True
+        scope, improved, self._by_meaning = self.runner.scope, self.runner.options.shrinks, True
+        allowed = scope.allows if scope.allows(case) else lambda _: True
         while improved:
             improved = False
-            for candidate in self._plainer(case):
+            for candidate in filter(allowed, self._plainer(case)):
                 asked = Asked(rule, candidate)
                 seen = self.failing[asked] if asked in self.failing else self._failure(asked)
                 if seen is not None and (seen.rule == failure.rule or not self.rule):

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ddp_invariants.cases.case import Case, TrainingCase
-from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.cases.case import Case
 from ddp_invariants.errors import CaseError
 from ddp_invariants.records import reading
 from ddp_invariants.records.violation import StoredViolation
@@ -29,7 +28,7 @@ def stored_cases(runner: Runner, rule: str) -> Iterator[Case]:
         stored = _read(path, rule)
         if stored is None or stored.under_test != runner.under_test.about(rule):
             continue
-        if _is_within(runner.scope, stored.case):
+        if runner.scope.allows(stored.case):
             yield stored.case
             found += 1
         if found == MOST:
@@ -58,10 +57,3 @@ def _read(path: Path, rule: str) -> StoredViolation | None:
     if not isinstance(stored, StoredViolation) or stored.failure.rule != rule:
         return None
     return stored
-
-
-def _is_within(scope: Scope, case: Case) -> bool:
-    """Return whether a case contains nothing that the scope leaves out."""
-    if not isinstance(case, TrainingCase):
-        return scope.fit_shards(case) == case
-    return case.ranks_needed <= scope.max_world_size and scope.fit(case) == case

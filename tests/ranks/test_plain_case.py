@@ -129,6 +129,17 @@ def test_the_broken_rule_is_judged_on_the_plain_case_first(make_trial: TrialMake
     assert "summed, never divided" in str(caught.value)
 
 
+def test_no_case_is_made_smaller_than_the_scope_allows(make_trial: TrialMaker) -> None:
+    """What a wrapper does not support is not in the smallest case, though that case would be simpler."""
+    trial = make_trial("ddp_invariants.faults.bucketed:NeverDivides", cases=5)
+    scope = replace(trial.scope, without=trial.scope.without | {"few"})
+    trial.under_test = replace(trial.under_test, scope=scope)
+    with pytest.raises(Violation) as caught:
+        trial.certify("GRAD-2")
+    assert scope.allows(caught.value.case)
+    assert describe(caught.value.case) == "world_size=2 model=1->linear(bias=True)"
+
+
 def test_a_refused_plain_case_breaks_no_rule() -> None:
     """A refusal and an incident name no rule, so that no property comes first."""
     broken = PlainFailure("case", "GRAD-2: a fact", "where", refused=False)
