@@ -38,8 +38,8 @@ class Hosts:
         hash_seeds: Of the hosts, one each.
         interface: The network interface over which ranks reach one another; empty to leave that to
             gloo.
-        module: A module that each rank will import on the CPU, for the hosts to import once; empty for
-            none. See [Note: importing once] in host.py.
+        module: A module that each rank will import on the CPU, for the hosts to import once; empty
+            for none. See [Note: importing once] in host.py.
 
     Attributes:
         addresses: The addresses that pools connect to, as plain strings for other processes.

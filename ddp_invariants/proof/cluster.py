@@ -1,6 +1,7 @@
-"""Searches on a Dask cluster that exists: its workers make them, and this process collects the results.
+"""Searches that the workers of a running Dask cluster make; this process collects the results.
 
-If a worker is lost, the scheduler has another one make its searches again. Each result arrives once.
+If a worker is lost, the scheduler has another one make its searches again. Each result arrives
+once.
 """
 
 import threading

@@ -147,7 +147,10 @@ def _refused(ledger: Ledger) -> int:
 
 
 def _scope(pool: Pool, ddp: Ddp, sampler: Sampler) -> Scope:
-    """Return what the cases for an implementation may contain, as in a session; the same for all seeds."""
+    """Return what the cases for an implementation may contain, as in a session.
+
+    It is the same for all seeds.
+    """
     discovery = _discovery(pool, ddp, sampler)
     return discovery.scope(REAL_WORLD_SIZE if discovery.not_simulated else SIMULATED_WORLD_SIZE)
 

@@ -1,12 +1,12 @@
 """The fork server: a process that has imported torch and only forks ranks.
 
 Run it as `python -m ddp_invariants.ranks.host FD PARENT [MODULE]`. The host imports MODULE for all
-ranks if it can ([Note: importing once]). FD is a listening Unix socket of type SOCK_SEQPACKET, so that
-one message is one command. Each connection is one controller. The
-controller sends `fork RANK` or `kill PID`. With `fork` it attaches the rank's socket, the pipe for
-its output, the file for its stacks and the one for its last words. The host answers `forked PID` (0
-if the system refused) and later `ended PID STATUS` (negative: the signal that ended it). When a
-connection closes, for whatever reason, the host kills its ranks.
+ranks if it can ([Note: importing once]). FD is a listening Unix socket of type SOCK_SEQPACKET, so
+that one message is one command. Each connection is one controller. The controller sends `fork
+RANK` or `kill PID`. With `fork` it attaches the rank's socket, the pipe for its output, the file
+for its stacks and the one for its last words. The host answers `forked PID` (0 if the system
+refused) and later `ended PID STATUS` (negative: the signal that ended it). When a connection
+closes, for whatever reason, the host kills its ranks.
 
 [Note: orphans] A process that a rank starts may outlive the rank, in a session of its own. So the
 host is a child subreaper: the kernel hands it every descendant whose parent has ended. The host
@@ -232,13 +232,13 @@ def leaving_no_folder() -> Iterator[None]:
 def import_once(module: str) -> bool:
     """Import a module for all ranks, and return whether forks of this process may serve as ranks.
 
-    [Note: importing once] An import of a library takes up to two seconds of processor time, and each
-    new rank would repeat it: half of the time of a short session. The forks of a host that has imported the
-    library have it at once. They must be what a rank is that imports it. So the answer is False in
-    three cases, after which the host starts anew and leaves the import to the ranks. The import asked for
-    the rank, which is not known here. It started a thread or a process, which no fork has. It
-    replaced names of torch, which would change the ranks of another implementation, too. An import
-    that raises is left to the ranks, which report it.
+    [Note: importing once] An import of a library takes up to two seconds of processor time, and
+    each new rank would repeat it: half of the time of a short session. The forks of a host that has
+    imported the library have it at once. They must be what a rank is that imports it. So the answer
+    is False in three cases, after which the host starts anew and leaves the import to the ranks.
+    The import asked for the rank, which is not known here. It started a thread or a process, which
+    no fork has. It replaced names of torch, which would change the ranks of another implementation,
+    too. An import that raises is left to the ranks, which report it.
 
     Args:
         module: The name of a module that ranks on the CPU import.

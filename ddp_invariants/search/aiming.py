@@ -1,7 +1,8 @@
 """Cases that aim at conditions which a rule needs and has not met yet.
 
-A condition of a capability is met by a case that contains it, so a search need not wait until chance
-draws one. Small budgets gain most: with ten cases, a use that one case in ten has is often missing.
+A condition of a capability is met by a case that contains it, so a search need not wait until
+chance draws one. Small budgets gain most: with ten cases, a use that one case in ten has is often
+missing.
 """
 
 from collections.abc import Callable, Iterable, Iterator

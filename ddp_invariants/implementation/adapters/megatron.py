@@ -24,9 +24,9 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NOT_OFFERED = ("sgd", "momentum", "nesterov", "retained", "state")
 """Programs that `DistributedOptimizer` does not take.
 
-It asserts that the optimizer is Adam or AdamW. A second reduce-scatter in a step would reduce a rank's
-own part again. Its `state_dict` leaves the state of the parameters out, which `save_parameter_state`
-writes to a file.
+It asserts that the optimizer is Adam or AdamW. A second reduce-scatter in a step would reduce a
+rank's own part again. Its `state_dict` leaves the state of the parameters out, which
+`save_parameter_state` writes to a file.
 """
 
 
@@ -105,8 +105,8 @@ class DistributedOptimizer(Megatron):
         """Wrap the model, and make its optimizer.
 
         Raises:
-            NotImplementedError: The optimizer refuses the dtype of a parameter. It would do so on those
-                ranks alone that own a part of the parameter.
+            NotImplementedError: The optimizer refuses the dtype of a parameter. It would do so on
+                those ranks alone that own a part of the parameter.
         """
         wrapped: Any = super().wrap(module, context)
         library: Any = importlib.import_module("megatron.core.optimizer.distrib_optimizer")
