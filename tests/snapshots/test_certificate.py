@@ -5,9 +5,11 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from certificates import (
     DEALT,
@@ -458,6 +460,18 @@ def test_a_heat_map_shows_who_is_off_and_nothing_where_nobody_is() -> None:
     assert agreement is not None
     assert agreement.step == 2
     assert "against rank 0's" in agreement.label
+
+
+def test_a_heat_map_of_opposite_infinities_warns_of_nothing() -> None:
+    """Infinities of both signs have no mean; the heat map shows that, and numpy does not print it."""
+    opposite = right()
+    for rank, infinity in enumerate((np.inf, -np.inf)):
+        opposite = altered(
+            opposite, rank, "local", 1, "layers.0.bias", partial(np.full_like, fill_value=infinity)
+        )
+    heat_map = mismatch(opposite, "GRAD-2")
+    assert heat_map is not None
+    assert (heat_map.step, heat_map.names[0], heat_map.largest[0][0]) == (1, "layers.0.bias", None)
 
 
 def test_a_source_digest_covers_the_files_a_class_refers_to_and_no_others(tmp_path: Path) -> None:

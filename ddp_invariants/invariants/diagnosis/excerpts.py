@@ -301,7 +301,9 @@ def mismatch(evidence: TrainingEvidence, rule: str) -> Mismatch | None:
                 distance = _mismatch(label, step, by_rank[0], by_rank)
                 if distance is not None:
                     return distance
-    return _from_the_mean(evidence)
+    # Opposite infinities have no mean.
+    with np.errstate(invalid="ignore"):
+        return _from_the_mean(evidence)
 
 
 def _from_the_mean(evidence: TrainingEvidence) -> Mismatch | None:
