@@ -1,12 +1,12 @@
 """Judge other projects' implementations, and write docs/third-parties.md.
 
-    python benchmarks/third_parties.py [--page] [NAME]...
+    python benchmarks/third_parties.py [--page | --discover] [NAME]...
 
 `libraries/` has a file for each library, with the packages to install and a table for each
 implementation. Each library is installed into an environment of its own, in a temporary folder.
 `certify` judges each implementation as a user would call it. The results are kept beside the file, with
 their date, so a run of some libraries or implementations keeps the others. `--page` runs nothing, and writes the page
-anew.
+anew. `--discover` prints the seconds that `discover` takes for each, and keeps nothing.
 """
 
 import datetime as dt
@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,24 +89,37 @@ def version(python: Path, library: str) -> str:
     return f"{name} {done.stdout.strip()}"
 
 
-def judged(python: Path, row: Row, folder: Path) -> dict[str, Any]:
-    """Judge an implementation, and return its result, ready for JSON."""
-    options = row.options.replace("FOLDER", str(FOLDER)).split()
-    command = [str(python), "-m", "ddp_invariants", "certify", *options, *BUDGET]
-    if row.kind == "sampler":
-        command += ["-k", "shard"]
+def asked(
+    python: Path, row: Row, folder: Path, command: str, *options: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command on an implementation, as a user would call it, and return its JSON."""
+    words = [str(python), "-m", "ddp_invariants", command]
+    words += row.options.replace("FOLDER", str(FOLDER)).split()
     if row.declared:
         (folder / "declared.toml").write_text(row.declared, encoding="utf-8")
-        command += ["--declare", "declared.toml"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        [*command, "--json"],
+        words += ["--declare", "declared.toml"]
+    return subprocess.run(
+        [*words, *options, "--json"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         text=True,
         check=False,
     )
+
+
+def timed(python: Path, row: Row, folder: Path) -> str:
+    """Discover what an implementation can do, and return how long that took."""
+    began = time.perf_counter()
+    done = asked(python, row, folder, "discover")
+    return f"{time.perf_counter() - began:.1f} s, exit status {done.returncode}"
+
+
+def judged(python: Path, row: Row, folder: Path) -> dict[str, Any]:
+    """Judge an implementation, and return its result, ready for JSON."""
+    of_samplers = ("-k", "shard") if row.kind == "sampler" else ()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = asked(python, row, folder, "certify", *BUDGET, *of_samplers)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     answer = json.loads(done.stdout)["judged"][0] if done.stdout else {}
@@ -122,13 +136,21 @@ def judged(python: Path, row: Row, folder: Path) -> dict[str, Any]:
     }
 
 
-def run(names: Sequence[str]) -> None:
-    """Judge some implementations, library by library, and store each result at once."""
+def run(names: Sequence[str], *, discovers: bool) -> None:
+    """Judge some implementations, library by library, and store each result at once.
+
+    Args:
+        names: The implementations, or their libraries.
+        discovers: True to time `discover` instead.
+    """
     for library in LIBRARIES:
         rows = {name: row for name, row in read(library).items() if {name, library} & {*names}}
         with tempfile.TemporaryDirectory() as folder:
             python = installed(Path(folder) / "env", library) if rows else Path()
             for name, row in rows.items():
+                if discovers:
+                    print(f"{name}: {timed(python, row, Path(folder))}", flush=True)
+                    continue
                 result = judged(python, row, Path(folder))
                 print(f"{name}: {result}", flush=True)
                 if result["levels"]:  # Otherwise it was not loaded, and the log says why.
@@ -161,11 +183,11 @@ def write_page() -> None:
 
 def main() -> None:
     """Judge the named implementations or libraries, all if none is named, and write the page."""
-    names = [name for name in sys.argv[1:] if name != "--page"]
+    names = [name for name in sys.argv[1:] if name not in ("--page", "--discover")]
     if unknown := {*names} - {*ROWS} - {*LIBRARIES}:
         raise SystemExit(f"no implementation and no library: {', '.join(sorted(unknown))}")
     if "--page" not in sys.argv:
-        run(names or list(ROWS))
+        run(names or list(ROWS), discovers="--discover" in sys.argv)
     write_page()
 
 
