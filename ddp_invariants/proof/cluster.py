@@ -54,7 +54,7 @@ def measure(address: str, searches: Iterable[FaultSearch], backend: Backend) -> 
                 yield _result(done, jobs[done], distributed.scheduler.KilledWorker)
         finally:
             client.cancel(list(jobs))
-            client.run(_close)
+            client.run(_close, on_error="ignore")  # A worker may be lost meanwhile.
 
 
 def _library() -> Any:

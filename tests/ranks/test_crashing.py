@@ -8,6 +8,7 @@ import pytest
 from ddp_invariants.discovery.probe import discover
 from ddp_invariants.discovery.result import Standing
 from ddp_invariants.discovery.scope import UnderTest
+from ddp_invariants.discovery.unsettled import suspects
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Violation
@@ -24,9 +25,8 @@ def _standings(
     probes = (*discovery.ddp_probes, *discovery.sampler_probes)
     scope = discovery.scope(4)
     standings = {probe.capability: probe.standing for probe in probes}
-    return standings, Trial(
-        pool, UnderTest(ddp, sampler, scope), Options(seed=1, cases=100, store=store)
-    )
+    options = Options(seed=1, cases=100, store=store, suspects=suspects(discovery, 4))
+    return standings, Trial(pool, UnderTest(ddp, sampler, scope), options)
 
 
 @pytest.mark.parametrize(
