@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -34,14 +35,20 @@ class RunningCluster:
         self.address = process.stdout.readline().strip()
 
     def workers(self) -> list[psutil.Process]:
-        """Return the worker processes: those that have no worker below them."""
-        below = self._process.children(recursive=True)
-        return [each for each in below if "spawn_main" in " ".join(each.cmdline())]
+        """Return the worker processes."""
+        return self._below("spawn_main")
 
     def hosts(self) -> list[psutil.Process]:
         """Return the hosts and the ranks of all workers."""
-        below = self._process.children(recursive=True)
-        return [each for each in below if "ddp_invariants.ranks.host" in " ".join(each.cmdline())]
+        return self._below("ddp_invariants.ranks.host")
+
+    def _below(self, word: str) -> list[psutil.Process]:
+        """Return the processes below the cluster's whose command has a word."""
+        found = []
+        for each in self._process.children(recursive=True):
+            with suppress(psutil.NoSuchProcess):  # It ends at this moment.
+                found += [each] if word in " ".join(each.cmdline()) else []
+        return found
 
 
 @pytest.fixture
