@@ -186,9 +186,11 @@ def main() -> None:
     names = [name for name in sys.argv[1:] if name not in ("--page", "--discover")]
     if unknown := {*names} - {*ROWS} - {*LIBRARIES}:
         raise SystemExit(f"no implementation and no library: {', '.join(sorted(unknown))}")
+    discovers = "--discover" in sys.argv
     if "--page" not in sys.argv:
-        run(names or list(ROWS), discovers="--discover" in sys.argv)
-    write_page()
+        run(names or list(ROWS), discovers=discovers)
+    if not discovers:
+        write_page()
 
 
 if __name__ == "__main__":

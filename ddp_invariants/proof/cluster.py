@@ -46,9 +46,8 @@ def measure(address: str, searches: Iterable[FaultSearch], backend: Backend) -> 
     with client:
         if not client.scheduler_info()["workers"]:
             raise LoadFailure(f"the Dask cluster at {address} has no workers: start one first")
-        jobs = {
-            client.submit(_search, job, backend, _versions(), pure=False): job for job in searches
-        }
+        versions = _versions()
+        jobs = {client.submit(_search, job, backend, versions, pure=False): job for job in searches}
         try:
             for done in distributed.as_completed(jobs, loop=client.loop):
                 yield _result(done, jobs[done], distributed.scheduler.KilledWorker)
