@@ -517,7 +517,7 @@ class Elastic:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the next iteration's order."""
-        self.epoch, self.resumed = epoch, 0
+        self.epoch, self.start, self.resumed, self.taken = epoch, 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the position of all ranks together."""
@@ -526,6 +526,7 @@ class Elastic:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state at the next iteration."""
         self.epoch, self.resumed = state["epoch"], state["dealt"]
+        self.start, self.taken = self.resumed, 0  # A state may be saved before that.
 
 
 class CountsForTheNewWorld(Elastic):
@@ -539,7 +540,8 @@ class CountsForTheNewWorld(Elastic):
         return {"epoch": self.epoch, "taken": self.start // self.world_size + self.taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.resumed = state["epoch"], state["taken"] * self.world_size
+        dealt = state["taken"] * self.world_size
+        super().load_state_dict({"epoch": state["epoch"], "dealt": dealt})
 
 
 class StaysInTheOldWorld(Elastic):
@@ -555,6 +557,18 @@ class StaysInTheOldWorld(Elastic):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.world_size = state["world_size"]
+
+
+class SavesItsOwnCount(Slices):
+    """A loaded position waits for the next iteration, and a state that is saved before it says that
+    no index was taken (meta-pytorch/data#1515).
+
+    SHARD-9: saved as soon as one is loaded.
+    """
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.taken = 0
 
 
 class OrderOfTheLastIteration(Slices):

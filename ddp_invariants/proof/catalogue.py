@@ -39,7 +39,7 @@ class CatalogueEntry:
         rules: The rules of which one must notice the fault; none for a control, on which no rule
             may fail.
         causes: Words of causes, of which one must be named; none if the evidence shows no cause.
-        is_sampler: True for a sampler, False for a DDP.
+        is_sampler: True for a sampler, False for a DDP or an optimizer.
         trigger: The situation in which the fault shows, if the record names it.
         docstring: The whole record.
         file: The path of the module's file; empty for the package's own catalogue. For a composed
@@ -50,6 +50,7 @@ class CatalogueEntry:
             none if the entry's own are.
         base: The right implementation of the same file that a fault is derived from; empty if there
             is none.
+        is_optimizer: True for a class of optimizers, which the reference's wrapper trains with.
     """
 
     module: str
@@ -67,10 +68,11 @@ class CatalogueEntry:
     fault: Arguments = ()
     kin: Arguments = ()
     base: str = ""
+    is_optimizer: bool = False
 
     @property
     def target(self) -> str:
-        """Return the name that `--ddp` or `--sampler` takes."""
+        """Return the name that `--ddp`, `--sampler` or `--opt` takes."""
         if self.file:
             return self.file if self.arguments else f"{self.file}:{self.name}"
         return f"{PACKAGE}.{self.module}:{self.name}" if self.module != "shipped" else self.name
@@ -104,6 +106,8 @@ class CatalogueEntry:
         arguments = (*self.arguments, *self.fault)
         if self.is_sampler:
             return Ddp(), Sampler(self.target, arguments)
+        if self.is_optimizer:
+            return Ddp(optimizer=self.target, optimizer_arguments=arguments), Sampler()
         return Ddp(self.target, arguments), Sampler()
 
     @property
@@ -313,7 +317,7 @@ def _entries(
     nearest = {**classes, **_classes([tree])}
     parts = [part_of(node, record, nearest) for node, record in records]
     # The faults of a module show what a control is that shows nothing by itself.
-    usual = "sampler" if "sampler" in parts and "ddp" not in parts else "ddp"
+    usual = "sampler" if "sampler" in parts and not {"ddp", "optimizer"} & {*parts} else "ddp"
     return [
         CatalogueEntry(
             module,
@@ -326,6 +330,7 @@ def _entries(
             is_sampler=(part or usual) == "sampler",
             trigger=record.trigger,
             docstring=" ".join((ast.get_docstring(node) or "").split()),
+            is_optimizer=part == "optimizer",
         )
         for (node, record), part in zip(records, parts, strict=True)
     ]

@@ -11,7 +11,7 @@ from typing import Literal
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.invariants import ALL_RULES
 
-Part = Literal["ddp", "sampler", ""]
+Part = Literal["ddp", "sampler", "optimizer", ""]
 """The part of training that an implementation is; "" if nothing says so."""
 
 _CONTROL = re.compile(r"Right: (?P<description>.+)\.")
@@ -25,7 +25,10 @@ _RULE = re.compile(rf"\b(?:({_INVARIANTS})[-_]?|((?i:{_INVARIANTS}))-)(\d+)\b")
 _WORDS = re.compile(r"\s*:\s*(?P<words>.+?)(?:;|\.(?=\s|$)|,?\s+or$|$)")
 _LABEL = re.compile(r"(?i)(?:^|(?<=[.;\n])|(?<=[.;)] ))\s*(trigger|triggers|cause)\s*:\s*")
 _RIGHT = re.compile(r"(?i)right\s*:\s*(?P<description>.*)", re.DOTALL)
-_PART = re.compile(r"(?im)(?:^|[.;:]\s)\s*(?:part:\s*)?(ddp|wrapper|sampler)\s*(?:\.(?=\s|$)|$)")
+_PART = re.compile(
+    r"(?im)(?:^|[.;:]\s)\s*(?:part:\s*)?(ddp|wrapper|sampler|optimizer)\s*(?:\.(?=\s|$)|$)"
+)
+_PARTS: dict[str, Part] = {"sampler": "sampler", "optimizer": "optimizer"}
 _SOURCE = re.compile(r"\((?P<source>(?:[^()]|\([^()]*\))+)\)\s*(?:[.:]|$)")
 
 
@@ -124,7 +127,7 @@ def _part_of(docstring: str) -> Part:
     named = _PART.search(docstring)
     if named is None:
         return ""
-    return "sampler" if named[1].lower() == "sampler" else "ddp"
+    return _PARTS.get(named[1].lower(), "ddp")
 
 
 def _without_labels(docstring: str) -> tuple[str, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""The part of training that an implementation is, a DDP or a sampler, read from its source.
+"""The part of training that an implementation is, read from its source.
 
 The controller imports no implementation, so all that it knows of a class is its syntax tree.
 """
@@ -25,15 +25,30 @@ def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef
 
     Args:
         node: The definition of the implementation.
-        record: Its record. A sentence of one word, `Sampler.` or `DDP.`, decides.
+        record: Its record. A sentence of one word, `Sampler.`, `Optimizer.` or `DDP.`, decides. A
+            class of optimizers is one also if the sentence is `DDP.`, since it is no sampler.
         classes: The classes of the catalogue by name, to look up bases.
     """
+    named = _named(node, record, classes)
+    if named != "sampler" and isinstance(node, ast.ClassDef) and _is_optimizer(node, classes):
+        return "optimizer"
+    return named
+
+
+def _named(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]) -> Part:
+    """Return what the record says, or else the rules that it names, or else the definition."""
     about = {ALL_RULES[rule].is_about_samplers for rule in record.rules if rule not in _EITHER}
     if record.part:
         return record.part
     if len(about) == 1:
         return "sampler" if about.pop() else "ddp"
     return _of_class(node, classes) if isinstance(node, ast.ClassDef) else _of_function(node)
+
+
+def _is_optimizer(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
+    """Return whether a class is derived from an optimizer, and is no wrapper."""
+    members, bases = _family(node, classes)
+    return "forward" not in members and any(base.endswith("Optimizer") for base in bases)
 
 
 def _of_class(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Part:

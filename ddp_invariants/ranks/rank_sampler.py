@@ -121,6 +121,11 @@ class RankSampler:
             state = self.sampler.state_dict() if keep else deepcopy(self.sampler.state_dict())
             return taken, state, self.flat(itertools.islice(running, self._bound))
 
+    def saved_now(self) -> Any:
+        """Return the state between iterations."""
+        with self._as_rank():
+            return deepcopy(self.sampler.state_dict())
+
     def load(self, state: Any, epoch: int) -> None:
         """Load a saved state; set the epoch first only if the state does not hold it."""
         if self.make.remade_each_epoch or self.make.declared.saves == "place":

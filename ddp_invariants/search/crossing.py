@@ -15,6 +15,7 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.joined import situations_of
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.search.scale import has_many_operations, takes_long
 from ddp_invariants.situations.capability import BASE, FOUR
 
 _KEPT = ("model", "situations", "optimizer", "steps", "accumulation", "values", "data", "seed")
@@ -44,6 +45,8 @@ def crossed(case: TrainingCase, name: str, scope: Scope) -> TrainingCase:
         joint = _with(case, capability.probe)
         scope.fit(joint)
     except CaseError:
+        return case
+    if takes_long(joint) and has_many_operations(joint):
         return case
     return joint if capability.present(joint) else case
 

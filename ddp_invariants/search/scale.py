@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Layout, Model
 from ddp_invariants.cases.program import Data, Perturbation
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.schedule import RateSchedule
@@ -61,12 +62,20 @@ def grown(case: TrainingCase, axis: str, draw: Callable[[Any], Any]) -> Training
         draw: Hypothesis' `draw`.
     """
     size, variant = draw(st.integers(0, 23)), draw(st.integers(0, 7))
-    if case.rounds > 1 or case.kills:  # Each run of such a case takes long by itself.
+    if takes_long(case):
         return case
     try:
         return _GROWN[axis](_few(case), size, variant)
     except CaseError:  # The axis does not suit what else the case contains.
         return case
+
+
+def takes_long(case: TrainingCase) -> bool:
+    """Return whether a run of a case takes long by itself, so that the case is not made large, too.
+
+    In anomaly mode autograd writes down the stack of every operation.
+    """
+    return case.rounds > 1 or case.kills or TRAINING["anomaly"].present(case)
 
 
 def _few(case: TrainingCase) -> TrainingCase:
@@ -241,3 +250,8 @@ LARGE: dict[str, Callable[[TrainingCase], bool]] = {
     "batch": lambda case: case.data.batch_size > 15,
 }
 """For each axis, a test for cases that are large along it."""
+
+
+def has_many_operations(case: TrainingCase) -> bool:
+    """Return whether a case is large along an axis that makes its runs long."""
+    return any(LARGE[axis](case) for axis in ("parameters", "layers", "steps", "backwards"))

@@ -95,6 +95,7 @@ def continued(
     keep: bool = False,
     left_after: int = 0,
     used: bool = False,
+    again: bool = False,
 ) -> Asked | None:
     """Load a saved state into another sampler, which must yield the rest of the epoch.
 
@@ -105,6 +106,7 @@ def continued(
         keep: True to load the state itself, which is not copied while the sampler goes on.
         left_after: The items of an iteration that is left before; 0 for no such iteration.
         used: True to load the state into a sampler that has iterated the next epoch.
+        again: True to save the state once more as soon as it is loaded, and to load that one.
     """
     known = in_last_epoch(case, make, rank)
     if not known.saves or make.scatters:
@@ -121,4 +123,8 @@ def continued(
         loading.set_epoch(epoch + 1)
         loading.indices()
     loading.load(state, epoch)
+    if again:
+        state = loading.saved_now()
+        loading = RankSampler(case, make, rank, in_batches=known.in_batches)
+        loading.load(state, epoch)
     return Asked([taken, loading.indices()], [taken, rest])

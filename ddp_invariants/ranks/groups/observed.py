@@ -121,7 +121,8 @@ class Timing:
     Attributes:
         withhold: True if a result is handed over only when it is waited for.
         sentinel: The value a buffer holds until then.
-        delays: Seconds to wait before each call, taken in turn; empty if calls start at once.
+        delays: Seconds to wait before each call, taken in turn; empty if calls start at once. A
+            group's calls start at once after `MOST_DELAYED` seconds of delays.
         slowed: Seconds for which the device is kept busy before each collective, on the stream
             that it is sent from.
     """
@@ -132,6 +133,8 @@ class Timing:
     slowed: float = 0.0
 
 
+MOST_DELAYED = 0.5
+"""Seconds of delays of one rank's calls in a group. More of them would take a case to its deadline."""
 IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
 """Collectives whose first argument lists the result tensors, undefined until completion."""
 IN_ONE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
@@ -155,6 +158,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         self._connections = connections
         self._name, self._description = "", "undefined"
         self.calls: list[Row] = []
+        self._delayed = 0.0
         self._looked_at = 0
         self._works: list[Any] = []
         self._silent_works: list[Any] = []
@@ -206,8 +210,10 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             The recorded row and its number.
         """
         issued = self._log.now()
-        if self._timing.delays:
-            self._connections.delay(self._timing.delays[len(self.calls) % len(self._timing.delays)])
+        if self._timing.delays and self._delayed < MOST_DELAYED:
+            seconds = self._timing.delays[len(self.calls) % len(self._timing.delays)]
+            self._delayed += seconds
+            self._connections.delay(seconds)
         # A gather's outputs are empty on all ranks but one, so its input shows the dtype and size.
         tensor = _first_tensor(arguments[1] if kind == "gather" else arguments)
         # A caller that names no operation gets torch's default, SUM. A joined rank's shadow of a

@@ -26,6 +26,7 @@ from ddp_invariants.situations.asking.len_between import LenBetween
 from ddp_invariants.situations.asking.one_by_one import OneByOne
 from ddp_invariants.situations.asking.positional import Positional
 from ddp_invariants.situations.asking.rolled_back import RolledBack
+from ddp_invariants.situations.asking.saved_again import SavedAgain
 from ddp_invariants.situations.asking.set_again import SetAgain
 from ddp_invariants.situations.asking.set_meanwhile import SetMeanwhile
 from ddp_invariants.situations.asking.subset import Subset
@@ -53,6 +54,7 @@ __all__ = [
     "OneByOne",
     "Positional",
     "RolledBack",
+    "SavedAgain",
     "SetAgain",
     "SetMeanwhile",
     "Subset",
@@ -85,6 +87,7 @@ WAYS: tuple[type[ShardSituation], ...] = (
     LargerJob,
     Vast,
     SetMeanwhile,
+    SavedAgain,
 )
 """The classes, in the order in which a case lists them."""
 
