@@ -16,6 +16,7 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import FOUR, GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
+from ddp_invariants.situations.unused import UnusedLayers
 
 _FORWARDS = ("forward only", "evaluation with gradients")
 """The actions with a forward that autograd records, and without a backward."""
@@ -70,6 +71,16 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
+
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return a drawn case with the actions, and without unused layers if these exclude them.
+
+        At a step whose only trained layer is unused, nothing would be trained.
+        """
+        try:
+            return case.with_situation(self)
+        except CaseError:
+            return case.without(UnusedLayers).with_situation(self)
 
     @property
     def joins(self) -> bool:

@@ -28,8 +28,7 @@ class ModuleUse(Situation):
             forwards and backwards on the module and its children before it is wrapped; `copies`
             alters and trains a deep copy of the module before the second step; `wrapper copies`
             trains a deep copy of the wrapper for a step, while the wrapper's gradients of the first
-            step still exist; `groups` moves half of the parameters to a group of the optimizer of
-            their own.
+            step still exist; `groups` adds a group with half of the parameters to the optimizer.
     """
 
     beyond_scripts: ClassVar[str] = "the program uses the module besides training it"

@@ -123,6 +123,43 @@ def test_the_part_is_decided_for_each_entry(
     assert entry.is_sampler is is_sampler
 
 
+@pytest.mark.parametrize(
+    ("source", "is_optimizer"),
+    [
+        ('class A(torch.optim.Optimizer):\n    """Wrong. PARAM-3."""', True),
+        ('class A(ZeroRedundancyOptimizer):\n    """Right: an optimizer. DDP."""', True),
+        ('class A:\n    """Right: unclear. Optimizer."""', True),
+        ('class A(Optimizer):\n    """Wrong. PARAM-3."""\n    def forward(self, x): ...', False),
+        ('class A:\n    """Wrong. PARAM-3."""', False),
+    ],
+)
+def test_an_optimizer_is_tried_with_the_references_wrapper(
+    tmp_path: Path, source: str, *, is_optimizer: bool
+) -> None:
+    """A class of optimizers is read as one, and the reference's wrapper trains with it."""
+    (tmp_path / "odd.py").write_text(source, encoding="utf-8")
+    (entry,) = read(tmp_path).entries
+    ddp, _ = entry.under_test
+    assert not entry.is_sampler
+    assert entry.is_optimizer is is_optimizer
+    assert (ddp.optimizer if is_optimizer else ddp.name) == f"{tmp_path / 'odd.py'}:A"
+
+
+def test_a_fault_of_an_optimizer_is_caught(pool: Pool, tmp_path: Path) -> None:
+    """A wrong optimizer of a catalogue violates a rule about parameters."""
+    (tmp_path / "odd.py").write_text(
+        "import torch\n\n\n"
+        "class Forgets(torch.optim.SGD):\n"
+        '    """No step is made (a note). PARAM-3."""\n\n'
+        "    def step(self, closure=None):\n"
+        "        return None\n",
+        encoding="utf-8",
+    )
+    (entry,) = read(tmp_path).entries
+    found = search(pool, FaultSearch(entry, seed=0, cases=20, shrinks=False), tmp_path)
+    assert found.rule == "PARAM-3", found
+
+
 def test_a_base_in_a_private_module_shows_the_part(tmp_path: Path) -> None:
     """The entries of a catalogue share bases in modules that hold no entries."""
     (tmp_path / "_base.py").write_text(

@@ -77,6 +77,18 @@ def test_every_collective_gives_the_same_bits_as_on_plain_groups(
     assert pool.train(CASE, Ddp()).incident is None
 
 
+def test_delays_do_not_add_up_to_a_deadline(pool: Pool) -> None:
+    """A rank is late with its first collectives, and not for longer than a case may take."""
+    case = replace(CASE, model=Model(2, (*CASE.model.layers, Layer("terms", 40))), bucket_cap=1)
+    began = time.monotonic()
+    evidence = pool.train(
+        case.with_situation(Perturbed(Perturbation("late", rank=1, milliseconds=300))), Ddp()
+    )
+    assert time.monotonic() - began < 20  # 43 gradients in each of 3 steps would take 38 s.
+    assert all(rank.raised is None for rank in evidence.ranks)
+    assert judge(evidence)["GRAD-2"].failure is None
+
+
 def test_calls_are_noted_with_site_and_times(pool: Pool) -> None:
     """Each call is recorded with its site, its times, and whether it is asynchronous."""
     evidence = pool.train(CASE, Ddp()).ranks[0]

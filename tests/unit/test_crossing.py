@@ -15,7 +15,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.search import _shared, weight
 from ddp_invariants.search.strategies import training_cases
-from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.capability import BASE, FOUR
 from ddp_invariants.situations.poison import Poisoned
 
 SCOPE = Scope(8)
@@ -84,6 +84,8 @@ def test_a_case_that_cannot_have_more_stays_as_it_is() -> None:
     long = TrainingCase(Model(4, (Layer("linear", 4),) * 12))
     assert crossed(long, "scalar", SCOPE) is long
     assert "few" not in CROSSED
+    many = TrainingCase(Model(4, (*FOUR, Layer("terms", 60))))
+    assert crossed(many, "anomaly", SCOPE) is many  # It would take half a minute.
     written = crossed(BASE, "buffers_written", SCOPE)
     assert crossed(written, "state", SCOPE) is written  # The state lacks what was written.
 

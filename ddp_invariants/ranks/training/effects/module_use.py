@@ -1,8 +1,9 @@
 """Uses of the wrapped module besides training (`situations.module_use`)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ class ModuleUse(Effect):
             self._note("modes", 0, got, _modes(twin, dict(twin.named_modules())))
             stepper.in_training_again()
         if "groups" in self.uses:
-            _split(trained.optimizer)
+            _add_group(stepper)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Train copies of the module and of the twin before the second step."""
@@ -182,14 +183,58 @@ def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
     return rows
 
 
+def _add_group(stepper: "Stepper") -> None:
+    """Train half of the parameters in a group that is added to the optimizer.
+
+    An optimizer under test may have divided the parameters among the ranks. It is made anew over
+    the first half.
+
+    Raises:
+        NotImplementedError: The optimizer is neither one of torch's own over one group nor the one
+            under test.
+    """
+    trained, setup = stepper.trained, stepper.setup
+    name = type(trained.optimizer).__name__
+    if setup.driver.optimizer is None:
+        if not type(trained.optimizer).__module__.startswith("torch.optim."):
+            raise NotImplementedError(f"{name} takes no group of parameters")
+        _split(trained.optimizer)
+        return
+    half = _FirstHalf()
+    optimizer = trained.drive.make_optimizer(trained.wrapped, replace(setup.context, groups=half))
+    if half.left is None or not hasattr(optimizer, "add_param_group"):
+        raise NotImplementedError(f"{name} takes no group of parameters")
+    if half.left:
+        optimizer.add_param_group({"params": half.left})
+    trained.optimizer = optimizer
+
+
+class _FirstHalf:
+    """A function that takes the first half of some parameters for an optimizer.
+
+    Attributes:
+        left: The other half; None before it was called.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[Tensor] | None = None
+
+    def __call__(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the first half."""
+        every = list(parameters)
+        half = (len(every) + 1) // 2
+        self.left = every[half:]
+        return every[:half]
+
+
 def _split(optimizer: Any) -> None:
     """Move half of an optimizer's parameters to a group of their own, with the same options.
 
     Raises:
-        NotImplementedError: The optimizer is not one of torch's own over one group.
+        NotImplementedError: The optimizer has several groups.
     """
-    if not type(optimizer).__module__.startswith("torch.optim.") or len(optimizer.param_groups) > 1:
-        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
+    if len(optimizer.param_groups) > 1:
+        raise NotImplementedError(f"{type(optimizer).__name__} has several groups of parameters")
     (group,) = optimizer.param_groups
     parameters = group["params"]
     half = (len(parameters) + 1) // 2

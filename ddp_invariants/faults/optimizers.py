@@ -1,0 +1,90 @@
+"""Optimizers that share their state among the ranks, under the reference's wrapper.
+
+Source: Rajbhandari et al. 2020, arXiv:1910.02054.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class Owned(Optimizer):
+    """Right: parameters go round the ranks, and each rank updates its own and broadcasts them."""
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer_class: type[Optimizer],
+        process_group: dist.ProcessGroup | None = None,
+        **options: Any,
+    ) -> None:
+        self._group = process_group
+        self._owners: dict[int, int] = {}
+        self._inner: Optimizer | None = None
+        usual: Any = optimizer_class
+        super().__init__(params, usual([torch.zeros(1)], **options).defaults)
+        self._inner = usual([self._mine(group) for group in self.param_groups], **options)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, and give each of its parameters an owner."""
+        super().add_param_group(param_group)
+        for parameter in self.param_groups[-1]["params"]:
+            owner = len(self._owners) % dist.get_world_size(self._group)
+            self._owners[id(parameter)] = owner
+        if self._inner is not None:
+            self._inner.add_param_group(self._mine(self.param_groups[-1]))
+
+    def _mine(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Return a group with this rank's parameters alone."""
+        rank = dist.get_rank(self._group)
+        return {**group, "params": [p for p in group["params"] if self._owners[id(p)] == rank]}
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update this rank's parameters with the options of the groups, and hand them out."""
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        assert self._inner is not None
+        for group, mine in zip(self.param_groups, self._inner.param_groups, strict=False):
+            mine.update({name: value for name, value in group.items() if name != "params"})
+        self._inner.step()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self._hand_out(parameter)
+        return loss
+
+    def _hand_out(self, parameter: Tensor) -> None:
+        if id(parameter) not in self._owners or not parameter.numel():
+            return
+        value = parameter.detach().clone(memory_format=torch.contiguous_format)
+        dist.broadcast(value, group=self._group, group_src=self._owners[id(parameter)])
+        parameter.copy_(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return this rank's part of the state."""
+        assert self._inner is not None
+        return {"groups": super().state_dict(), "own": self._inner.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from this rank's part of a state."""
+        assert self._inner is not None
+        super().load_state_dict(state_dict["groups"])
+        self._inner.load_state_dict(state_dict["own"])
+
+
+class DividesOnce(Owned):
+    """The parameters are divided among the ranks once, so those of a group that is added later have
+    no owner (no public incident found).
+
+    PARAM-3: no update was made.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._inner is None:
+            super().add_param_group(param_group)
+        else:
+            Optimizer.add_param_group(self, param_group)
