@@ -13,6 +13,8 @@ Definition = ast.ClassDef | ast.FunctionDef
 
 _OF_MODULES = ("Module", "DataParallel", "DDP")
 """The ends of the names of base classes that a DDP has."""
+_OF_OPTIMIZERS = ("Optimizer", "SGD", "Adam", "AdamW", "Adagrad", "RMSprop")
+"""The same for optimizers."""
 _DATA = ("dataset", "data_source", "data", "sampler", "batch_sampler", "indices", "length")
 """Usual names of the first argument of a function that samples."""
 
@@ -48,7 +50,7 @@ def _named(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]
 def _is_optimizer(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bool:
     """Return whether a class is derived from an optimizer, and is no wrapper."""
     members, bases = _family(node, classes)
-    return "forward" not in members and any(base.endswith("Optimizer") for base in bases)
+    return "forward" not in members and any(base.endswith(_OF_OPTIMIZERS) for base in bases)
 
 
 def _of_class(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Part:

@@ -13,6 +13,7 @@ from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.records.verdict import Failure, Finding
 from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.module_use import ModuleUse, Use
@@ -163,6 +164,24 @@ def test_a_sharded_optimizer_that_nobody_declares_is_not_accused(make_trial: Tri
     assert _failures(findings) == {}
     assert "declare optimizer = own" in findings["PARAM-2"].unjudged
     assert findings["PARAM-3"].compared
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "is_right"),
+    [
+        ("ddp_invariants.faults.optimizers:Owned", True),
+        ("torch.distributed.optim:ZeroRedundancyOptimizer", True),
+        ("ddp_invariants.faults.optimizers:DividesOnce", False),
+    ],
+)
+def test_an_optimizer_under_test_gets_a_group_after_it_was_made(
+    make_trial: TrialMaker, optimizer: str, *, is_right: bool
+) -> None:
+    """Parameters of the added group move as the others do."""
+    trial = make_trial(ddp=Ddp(optimizer=optimizer), scope=Scope())
+    failures = _failures(trial.findings(CASE.with_situation(ModuleUse(("groups",)))))
+    assert ("PARAM-3" in failures) is not is_right, failures
+    assert is_right or "no update was made" in failures["PARAM-3"].perhaps
 
 
 PARTS = """

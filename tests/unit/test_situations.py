@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, find, settings
 from ddp_invariants import situations
 from ddp_invariants.cases.case import TrainingCase, describe, to_json
 from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import BetweenSteps, Unused
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
@@ -18,9 +19,11 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations import SITUATIONS, from_plain
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.draft import MOMENTS
+from ddp_invariants.situations.unused import UnusedLayers
 
 FOLDER = Path(situations.__file__).parent
 CASE = TrainingCase(Model(1, (Layer("linear"),)))
@@ -96,6 +99,18 @@ def test_a_situation_is_drawn_where_its_option_asks_for_it(kind: type[Situation]
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_unused_layers_give_way_to_actions_that_exclude_them() -> None:
+    """A drawn case never ends a search because nothing would be trained."""
+    two = replace(CASE, model=Model(1, (Layer("linear"),) * 2), steps=2)
+    unused = two.with_situation(UnusedLayers((Unused(0, step=0),)))
+    actions = Actions((BetweenSteps("freeze", 1, 1),))
+    with pytest.raises(CaseError):
+        unused.with_situation(actions)
+    fitted = actions.fitted(unused)
+    assert fitted.get(Actions) == actions
+    assert fitted.get(UnusedLayers) is None
 
 
 def test_an_option_that_no_situation_has_is_refused() -> None:
