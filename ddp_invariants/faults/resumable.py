@@ -561,7 +561,7 @@ class StaysInTheOldWorld(Elastic):
 
 class SavesItsOwnCount(Slices):
     """A loaded position waits for the next iteration, and a state that is saved before it says that
-    no index was taken (meta-pytorch/data#1515).
+    no index was taken (torchdata 0.11.0; meta-pytorch/data#1515).
 
     SHARD-9: saved as soon as one is loaded.
     """
