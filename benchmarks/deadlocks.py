@@ -3,12 +3,14 @@
     python benchmarks/deadlocks.py [--seed 0] [--cases 300] [NAME...]
 
 For each planted fault that is a hang or a mismatch of collectives (LIVE-1 or COMM-1), a search draws
-cases until one fails. The table says how long that one case took until its verdict, and how long it
-then took to find the smallest case and to confirm it in new processes. Run it on a quiet machine.
+cases until one fails. The table says how long it then took to find the smallest case and to confirm
+it in new processes. It also says how long that first case takes until its verdict when it is run
+once more. Run the script on a quiet machine.
 """
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -38,7 +40,7 @@ class Timed:
     Attributes:
         name: The fault.
         rule: The rule of the smallest case; "none" if nothing was found.
-        verdict: Seconds from the start of the first failing case until its verdict.
+        verdict: Seconds of one more run of the first failing case, its verdict included.
         smallest: Seconds from the first failure until the smallest case was confirmed.
     """
 
@@ -73,28 +75,34 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cases", type=int, default=300)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     entries = [
         entry
         for entry in all_entries()
         if entry.is_fault and not entry.is_sampler and not entry.needs_device
-        if entry.name in given.names or (not given.names and RULES.intersection(entry.rules))
+        if entry.name in arguments.names
+        or (not arguments.names and RULES.intersection(entry.rules))
     ]
+    unknown = {*arguments.names} - {entry.name for entry in entries}
+    if unknown:
+        parser.error(f"no such fault of a wrapper: {', '.join(sorted(unknown))}")
     screen, table = Console(), Table("fault", "rule", "verdict (s)", "smallest case (s)")
-    found: list[Timed] = []
+    rows: list[Timed] = []
     with (
         tempfile.TemporaryDirectory() as store,
         Hosts() as hosts,
         Pool(hosts.addresses) as pool,
     ):
         for entry in track(entries, "searching", console=Console(stderr=True)):
-            row = timed(pool, entry, given.seed, given.cases, Path(store))
+            row = timed(pool, entry, arguments.seed, arguments.cases, Path(store))
             table.add_row(row.name, row.rule, f"{row.verdict:.2f}", f"{row.smallest:.1f}")
-            found += [row] if row.rule != "none" else []
+            rows += [row] if row.rule != "none" else []
     screen.print(table)
+    if not rows:
+        sys.exit("no search found a failure")
     for title, seconds in (
-        ("verdict", [row.verdict for row in found]),
-        ("smallest case", [row.smallest for row in found]),
+        ("verdict", [row.verdict for row in rows]),
+        ("smallest case", [row.smallest for row in rows]),
     ):
         screen.print(
             f"{title}: median {statistics.median(seconds):.2f} s, largest {max(seconds):.2f} s, "

@@ -209,6 +209,12 @@ class Zero1(torch.optim.Optimizer):
         for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             outer.update({**inner, "params": outer["params"]})
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group while the optimizer is made; the owned slices are made once."""
+        if hasattr(self, "shards"):
+            raise NotImplementedError("give all groups of parameters to the constructor")
+        super().add_param_group(param_group)
+
     def step(self, closure: Any = None) -> Any:
         """Reduce-scatter the gradients, update the owned slices, all-gather the parameters."""
         loss = None if closure is None else torch.enable_grad()(closure)()

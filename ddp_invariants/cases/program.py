@@ -215,9 +215,9 @@ class Perturbation(Strict):
         kind: `none` changes nothing. `withheld` delivers a result only when the program waits for
             it; until then the buffer holds a sentinel. `delays` starts each collective of each
             rank after its own delay, which the case's seed fixes. `late` starts the collectives
-            of one rank late. Both end after half a second of delays. `slow communication` makes a
-            device wait before each collective, and `slow computation` before each gradient, on the
-            stream that runs it.
+            of one rank late. After half a second of delays in a group, each takes a millisecond at
+            most. `slow communication` makes a device wait before each collective, and `slow
+            computation` before each gradient, on the stream that runs it.
         sentinel: The value in a withheld buffer: a number, or NaN.
         rank: The rank whose collectives start late.
         milliseconds: The delay of the late rank, the longest of all `delays`, or the time for

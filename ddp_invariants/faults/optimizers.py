@@ -58,6 +58,7 @@ class Owned(Optimizer):
         return loss
 
     def _hand_out(self, parameter: Tensor) -> None:
+        # A parameter without an owner is one of `DividesOnce`.
         if id(parameter) not in self._owners or not parameter.numel():
             return
         value = parameter.detach().clone(memory_format=torch.contiguous_format)

@@ -526,7 +526,7 @@ class Elastic:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state at the next iteration."""
         self.epoch, self.resumed = state["epoch"], state["dealt"]
-        self.start, self.taken = self.resumed, 0  # A state may be saved before that.
+        self.start, self.taken = self.resumed, 0  # A state may be saved before the next iteration.
 
 
 class CountsForTheNewWorld(Elastic):

@@ -8,6 +8,8 @@ from ddp_invariants.invariants.rule import OBSERVED_ONLY, Tally, Unjudged, not_a
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Slot
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.group_options import GroupOptions
+from ddp_invariants.situations.module_use import ModuleUse
 
 _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 """Tensors of a parameter's size that an optimizer keeps; SGD keeps one only with momentum."""
@@ -99,7 +101,7 @@ def _padding(view: EvidenceView) -> float:
     """Return the bytes by which a share may exceed an even share.
 
     These are an element or a row per parameter, or one whole parameter if the implementation
-    assigns whole parameters to ranks. In a flat tensor each parameter may be aligned.
+    assigns whole parameters to ranks, and then one in each group. In a flat tensor each parameter may be aligned.
     """
     slots = [(slot, _size(slot)) for slot in view.layout(0).slots if slot.elements]
     if view.declared.partition == "flat":
@@ -110,7 +112,15 @@ def _padding(view: EvidenceView) -> float:
         return sum(
             size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots
         )
-    return max((size * slot.elements for slot, size in slots), default=0)
+    # An optimizer may divide each of its groups by itself, and begin each with the same rank.
+    return _groups(view) * max((size * slot.elements for slot, size in slots), default=0)
+
+
+def _groups(view: EvidenceView) -> int:
+    """Return the number of groups of parameters."""
+    use = view.case.get(ModuleUse)
+    has_two = view.case.get(GroupOptions) is not None or (use is not None and "groups" in use.uses)
+    return 2 if has_two else 1
 
 
 def _frozen(view: EvidenceView) -> list[int]:

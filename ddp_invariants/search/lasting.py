@@ -27,7 +27,7 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
             before the last two steps, if the case has unused layers.
     """
     steps = STEPS[number % len(STEPS)]
-    # Delays of some milliseconds before each collective would add up to a deadline.
+    # Delays before each collective make a case of many steps slow.
     delayed = case.perturbation.kind not in ("none", "withheld")
     slow = delayed or any(is_large(case) for is_large in LARGE.values())
     if slow or case.rounds > 1 or case.kills or case.steps >= steps:

@@ -79,7 +79,7 @@ class Actions(Situation):
         """
         try:
             return case.with_situation(self)
-        except CaseError:
+        except CaseError:  # Nothing else that is drawn excludes the actions.
             return case.without(UnusedLayers).with_situation(self)
 
     @property

@@ -1,4 +1,4 @@
-"""A state that torchdata's StatefulDistributedSampler saves as soon as it has loaded one is empty."""
+"""A state that torchdata's StatefulDistributedSampler saves before its first index is empty."""
 
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 

@@ -179,9 +179,45 @@ def test_an_optimizer_under_test_gets_a_group_after_it_was_made(
 ) -> None:
     """Parameters of the added group move as the others do."""
     trial = make_trial(ddp=Ddp(optimizer=optimizer), scope=Scope())
-    failures = _failures(trial.findings(CASE.with_situation(ModuleUse(("groups",)))))
+    findings = trial.findings(CASE.with_situation(ModuleUse(("groups",))))
+    assert findings["PARAM-3"].compared
+    failures = _failures(findings)
     assert ("PARAM-3" in failures) is not is_right, failures
     assert is_right or "no update was made" in failures["PARAM-3"].perhaps
+
+
+HOOKING = """
+import torch
+import torch.distributed as dist
+
+class Hooking(torch.optim.SGD):
+    def __init__(self, params, lr=1.0, **options):
+        super().__init__(params, lr=lr, **options)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                dist.broadcast(parameter.detach(), 0)
+                parameter.register_post_accumulate_grad_hook(mean)
+
+def mean(parameter):
+    dist.all_reduce(parameter.grad)
+    parameter.grad.div_(dist.get_world_size())
+"""
+"""An optimizer that needs no wrapper, since its hooks average gradients."""
+
+
+def test_an_optimizer_that_hooks_parameters_is_not_made_twice(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """The hooks of the first one would average each gradient again."""
+    (tmp_path / "hooking.py").write_text(HOOKING, encoding="utf-8")
+    trial = make_trial(
+        ddp=Ddp("none", optimizer=str(tmp_path / "hooking.py:Hooking")), scope=Scope()
+    )
+    plain = replace(CASE, model=Model(2, (Layer("linear", 2),)))
+    assert trial.findings(plain)["PARAM-3"].compared
+    grouped = trial.findings(plain.with_situation(ModuleUse(("groups",))))
+    assert _failures(grouped) == {}
+    assert "Hooking hooks its parameters" in grouped["PARAM-3"].unjudged
 
 
 PARTS = """

@@ -12,6 +12,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.kinds import share
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.shrink import lower, simpler
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.oracle import balls
 from ddp_invariants.ranks.training.layers.terms import Terms
@@ -51,6 +52,13 @@ def test_every_axis_makes_cases_large(axis: str, monkeypatch: pytest.MonkeyPatch
     options = settings(database=None, derandomize=True, phases=[Phase.generate])
     found = find(cases, lambda case: is_large(axis, case), settings=options)
     assert is_large(axis, found)
+
+
+def test_a_case_in_anomaly_mode_is_not_made_large() -> None:
+    """Autograd would write down the stack of each of hundreds of operations."""
+    plain, anomaly = BASE, TRAINING["anomaly"].probe
+    assert scale.grown(plain, "parameters", lambda _: 0) != plain
+    assert scale.grown(anomaly, "parameters", lambda _: 0) == anomaly
 
 
 @pytest.mark.parametrize("threshold", [2, 9, 65, 1025, 262_145])

@@ -121,8 +121,8 @@ class Timing:
     Attributes:
         withhold: True if a result is handed over only when it is waited for.
         sentinel: The value a buffer holds until then.
-        delays: Seconds to wait before each call, taken in turn; empty if calls start at once. A
-            group's calls start at once after `MOST_DELAYED` seconds of delays.
+        delays: Seconds to wait before each call, taken in turn; empty if calls start at once. After
+            `MOST_DELAYED` seconds of delays in a group they are short.
         slowed: Seconds for which the device is kept busy before each collective, on the stream
             that it is sent from.
     """
@@ -134,7 +134,12 @@ class Timing:
 
 
 MOST_DELAYED = 0.5
-"""Seconds of delays of one rank's calls in a group. More of them would take a case to its deadline."""
+"""Seconds by which a rank's calls in a group may be delayed in all before the delays become short.
+
+Delays of 20 ms before hundreds of calls would take a case to its deadline.
+"""
+SHORT_DELAY = 0.001
+"""Seconds of a short delay, at most."""
 IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
 """Collectives whose first argument lists the result tensors, undefined until completion."""
 IN_ONE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
@@ -210,8 +215,10 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             The recorded row and its number.
         """
         issued = self._log.now()
-        if self._timing.delays and self._delayed < MOST_DELAYED:
+        if self._timing.delays:
             seconds = self._timing.delays[len(self.calls) % len(self._timing.delays)]
+            if self._delayed > MOST_DELAYED:
+                seconds = min(seconds, SHORT_DELAY)
             self._delayed += seconds
             self._connections.delay(seconds)
         # A gather's outputs are empty on all ranks but one, so its input shows the dtype and size.

@@ -13,7 +13,7 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 class SavedAgain(ShardSituation):
     """A state that is saved as soon as one is loaded, and then loaded into a third sampler.
 
-    A job does so that is stopped again before its first batch.
+    A job that is stopped again before its first batch does so.
     """
 
     rule: ClassVar[str] = "SHARD-9"

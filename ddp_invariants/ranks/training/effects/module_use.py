@@ -186,27 +186,41 @@ def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
 def _add_group(stepper: "Stepper") -> None:
     """Train half of the parameters in a group that is added to the optimizer.
 
-    An optimizer under test may have divided the parameters among the ranks. It is made anew over
+    An optimizer under test may have divided the parameters among the ranks, so it is made anew over
     the first half.
 
     Raises:
-        NotImplementedError: The optimizer is neither one of torch's own over one group nor the one
-            under test.
+        NotImplementedError: Wrapping brought the optimizer; or the one under test takes no group, or
+            hooks parameters, which would keep the hooks of the first one.
     """
     trained, setup = stepper.trained, stepper.setup
-    name = type(trained.optimizer).__name__
     if setup.driver.optimizer is None:
-        if not type(trained.optimizer).__module__.startswith("torch.optim."):
-            raise NotImplementedError(f"{name} takes no group of parameters")
         _split(trained.optimizer)
         return
-    half = _FirstHalf()
+    if trained.drive.brought is not None:
+        raise NotImplementedError(
+            "wrapping returned an optimizer of its own, and the program cannot make it again"
+        )
+    half, hooks = _FirstHalf(), _hooks(trained.replica)
     optimizer = trained.drive.make_optimizer(trained.wrapped, replace(setup.context, groups=half))
     if half.left is None or not hasattr(optimizer, "add_param_group"):
-        raise NotImplementedError(f"{name} takes no group of parameters")
+        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
+    if _hooks(trained.replica) > hooks:
+        raise NotImplementedError(
+            f"{type(optimizer).__name__} hooks its parameters, and no call removes the hooks"
+        )
     if half.left:
-        optimizer.add_param_group({"params": half.left})
+        optimizer.add_param_group({"params": half.left, **setup.context.optimizer_arguments})
     trained.optimizer = optimizer
+
+
+def _hooks(module: nn.Module) -> int:
+    """Return the number of hooks on a module's parameters."""
+    return sum(
+        len(hooks or ())
+        for parameter in module.parameters()
+        for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+    )
 
 
 class _FirstHalf:
@@ -231,10 +245,10 @@ def _split(optimizer: Any) -> None:
     """Move half of an optimizer's parameters to a group of their own, with the same options.
 
     Raises:
-        NotImplementedError: The optimizer has several groups.
+        NotImplementedError: The optimizer is not one of torch's own over one group.
     """
-    if len(optimizer.param_groups) > 1:
-        raise NotImplementedError(f"{type(optimizer).__name__} has several groups of parameters")
+    if not type(optimizer).__module__.startswith("torch.optim.") or len(optimizer.param_groups) > 1:
+        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
     (group,) = optimizer.param_groups
     parameters = group["params"]
     half = (len(parameters) + 1) // 2
