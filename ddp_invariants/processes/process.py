@@ -264,8 +264,12 @@ class Process:
 
     def native_waits(self) -> str:
         """Return where its native threads wait, as the kernel sees it; empty when it is gone."""
-        lines = []
-        for task in sorted(Path(f"/proc/{self.pid}/task").glob("*")):
+        lines: list[str] = []
+        try:
+            tasks = sorted(Path(f"/proc/{self.pid}/task").iterdir())
+        except OSError:
+            return ""
+        for task in tasks:
             with contextlib.suppress(OSError):
                 lines.append(
                     f"\nthread {task.name} {(task / 'comm').read_text().strip()}: "

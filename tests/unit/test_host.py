@@ -1,4 +1,4 @@
-"""Tests of the host's end."""
+"""Tests of the end of a host and of its ranks."""
 
 import os
 import re
@@ -9,9 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from ddp_invariants.processes.process import Process
 from ddp_invariants.ranks import host
 from ddp_invariants.ranks.host import remove_written_modules
 
@@ -78,3 +80,13 @@ def test_a_host_moves_its_memory_once_it_has_forked_often(monkeypatch: pytest.Mo
     assert moved == [host._WORTHWHILE]
     for each in (listener, other, made.wake, made.child_ended):
         each.close()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_waits_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its folder may vanish between two looks, which must not end a session."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+    assert Process.native_waits(cast("Process", SimpleNamespace(pid=ended.pid))) == ""
