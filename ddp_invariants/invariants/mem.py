@@ -101,7 +101,8 @@ def _padding(view: EvidenceView) -> float:
     """Return the bytes by which a share may exceed an even share.
 
     These are an element or a row per parameter, or one whole parameter if the implementation
-    assigns whole parameters to ranks, and then one in each group. In a flat tensor each parameter may be aligned.
+    assigns whole parameters to ranks, and then one in each group. In a flat tensor each parameter
+    may be aligned.
     """
     slots = [(slot, _size(slot)) for slot in view.layout(0).slots if slot.elements]
     if view.declared.partition == "flat":

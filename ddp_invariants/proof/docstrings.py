@@ -28,7 +28,13 @@ _RIGHT = re.compile(r"(?i)right\s*:\s*(?P<description>.*)", re.DOTALL)
 _PART = re.compile(
     r"(?im)(?:^|[.;:]\s)\s*(?:part:\s*)?(ddp|wrapper|sampler|optimizer)\s*(?:\.(?=\s|$)|$)"
 )
-_PARTS: dict[str, Part] = {"sampler": "sampler", "optimizer": "optimizer"}
+_PARTS: dict[str, Part] = {
+    "ddp": "ddp",
+    "wrapper": "ddp",
+    "sampler": "sampler",
+    "optimizer": "optimizer",
+}
+"""The part that each of these words names."""
 _SOURCE = re.compile(r"\((?P<source>(?:[^()]|\([^()]*\))+)\)\s*(?:[.:]|$)")
 
 
@@ -127,7 +133,7 @@ def _part_of(docstring: str) -> Part:
     named = _PART.search(docstring)
     if named is None:
         return ""
-    return _PARTS.get(named[1].lower(), "ddp")
+    return _PARTS[named[1].lower()]
 
 
 def _without_labels(docstring: str) -> tuple[str, dict[str, str]]:

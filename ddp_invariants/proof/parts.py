@@ -14,8 +14,18 @@ Definition = ast.ClassDef | ast.FunctionDef
 _OF_MODULES = ("Module", "DataParallel", "DDP")
 """The ends of the names of base classes that a DDP has."""
 _OF_OPTIMIZERS = (
-    *("Optimizer", "SGD", "Adam", "AdamW", "Adamax", "Adagrad", "Adadelta", "Adafactor"),
-    *("RMSprop", "Rprop", "LBFGS", "Muon"),
+    "Optimizer",
+    "SGD",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "Adagrad",
+    "Adadelta",
+    "Adafactor",
+    "RMSprop",
+    "Rprop",
+    "LBFGS",
+    "Muon",
 )
 """The same for optimizers."""
 _DATA = ("dataset", "data_source", "data", "sampler", "batch_sampler", "indices", "length")
@@ -30,8 +40,8 @@ def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef
 
     Args:
         node: The definition of the implementation.
-        record: Its record. A sentence of one word decides, `Sampler.`, `Optimizer.` or `DDP.`. But a
-            class derived from an optimizer is an optimizer also if the sentence is `DDP.`.
+        record: Its record. A sentence of one word decides: `Sampler.`, `Optimizer.` or `DDP.` But
+            a class derived from an optimizer is an optimizer also if the sentence is `DDP.`.
         classes: The classes of the catalogue by name, to look up bases.
     """
     named = _named(node, record, classes)

@@ -190,8 +190,8 @@ def _add_group(stepper: "Stepper") -> None:
     the first half.
 
     Raises:
-        NotImplementedError: Wrapping brought the optimizer; or the one under test takes no group, or
-            hooks parameters, which would keep the hooks of the first one.
+        NotImplementedError: Wrapping brought the optimizer; or the one under test takes no group,
+            or hooks parameters, which would keep the hooks of the first one.
     """
     trained, setup = stepper.trained, stepper.setup
     if setup.driver.optimizer is None:
