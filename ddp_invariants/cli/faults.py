@@ -10,7 +10,7 @@ import click
 from ddp_invariants.cli.options import FileOrFolder, Part, Whole, placing
 from ddp_invariants.cli.output import print_json, with_json
 from ddp_invariants.cli.pool import ranks
-from ddp_invariants.cli.searching import say_interrupted, search, with_workers
+from ddp_invariants.cli.searching import say_interrupted, search, with_resume, with_workers
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.errors import UNUSABLE_INPUT, unusable
 from ddp_invariants.implementation.spec import defaulting
@@ -110,16 +110,7 @@ if TYPE_CHECKING:
         "all searches",
     ),
 )
-@click.option(
-    "--resume",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help=defaulting(
-        "a file that keeps each result as its search ends; the same command makes only the searches "
-        "that the file lacks",
-        "no results are kept",
-    ),
-)
+@with_resume
 @click.option(
     "--on",
     metavar="ADDRESS",
@@ -199,11 +190,9 @@ def faults(
         if resolved.device != "cpu":
             with ranks(backend, device, REAL_WORLD_SIZE):
                 pass  # Only to check that they can be had.
-        results = None if resume is None else Results(resume, table, entries)
-        if results is not None:
-            detections += results.known(jobs)
-        left = [job for job in jobs if results is None or job not in results]
-        search(left, workers, resolved, detections, results, on)
+        sources = {Path(entry.file) for entry in entries if entry.file.endswith(".py")}
+        results = None if resume is None else Results(resume, table.options, sources)
+        search(jobs, workers, resolved, detections, results, on)
     except (*UNUSABLE_INPUT, CatalogueError, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))

@@ -9,7 +9,7 @@ import click
 
 from ddp_invariants.cli.options import Whole
 from ddp_invariants.cli.output import print_json, with_json
-from ddp_invariants.cli.searching import say_interrupted, search, with_workers
+from ddp_invariants.cli.searching import say_interrupted, search, with_resume, with_workers
 from ddp_invariants.cli.statuses import exit_statuses
 from ddp_invariants.cli.types import ParamType
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, UNUSABLE_INPUT, unusable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ddp_invariants.proof.detection import Detection
     from ddp_invariants.proof.measure import FaultSearch
     from ddp_invariants.proof.mutants.judging import Judged
+    from ddp_invariants.proof.results import Results
 
 CASES = 300
 """Largest number of cases in a search for a mutant's failure."""
@@ -98,6 +99,7 @@ class Operator(ParamType[str]):
     help=defaulting("largest number of cases for each mutant", CASES),
 )
 @with_workers
+@with_resume
 @with_json
 @click.pass_context
 def mutate(
@@ -110,6 +112,7 @@ def mutate(
     seed: int,
     cases: int,
     workers: int,
+    resume: Path | None,
     *,
     whole: bool,
     as_json: bool,
@@ -121,8 +124,10 @@ def mutate(
     or < for <=. The rules must notice each mutant. The installed files stay as they are.
     """
     # Imported here: they import Hypothesis, which the other commands do not need.
+    from ddp_invariants.errors import ResultsError
     from ddp_invariants.proof.measure import FaultSearch
     from ddp_invariants.proof.mutants import judging, overlay
+    from ddp_invariants.proof.results import Results
     from ddp_invariants.report import mutants as report
 
     results: list[judging.Judged] = []
@@ -137,13 +142,15 @@ def mutate(
             searches = [
                 FaultSearch(entry, seed, cases, MOST_SAMPLES, shrinks=False) for entry in entries
             ]
-            detections = _by_name(searches, workers)
+            options = {"mutants of": str(of), "cases": cases}
+            kept = None if resume is None else Results(resume, options, [original.file])
+            detections = _by_name(searches, workers, kept)
             unaltered = detections.get(entries[0].name)
             for entry, mutant in zip(entries[1:], altered, strict=True):
                 if unaltered is not None and entry.name in detections:
                     result = judging.judged(of, mutant, detections[entry.name], unaltered)
                     results.append(result)
-    except UNUSABLE_INPUT as error:
+    except (*UNUSABLE_INPUT, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
     if as_json:
@@ -153,11 +160,13 @@ def mutate(
     context.exit(_status(results, len(altered), unaltered))
 
 
-def _by_name(searches: "list[FaultSearch]", workers: int) -> "dict[str, Detection]":
-    """Run the searches, and return the results by name; an interrupt keeps those so far."""
+def _by_name(
+    searches: "list[FaultSearch]", workers: int, results: "Results | None"
+) -> "dict[str, Detection]":
+    """Run the searches, and return their results by name; an interrupt keeps those so far."""
     done: list[Detection] = []
     try:
-        search(searches, workers, ON_THE_CPU, done)
+        search(searches, workers, ON_THE_CPU, done, results)
     except KeyboardInterrupt:
         say_interrupted(searches, done)
     return {detection.planted.name: detection for detection in done}

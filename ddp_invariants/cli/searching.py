@@ -3,6 +3,7 @@
 import os
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,6 +29,18 @@ with_workers = click.option(
 )
 """The option that gives the number of processes."""
 
+with_resume = click.option(
+    "--resume",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help=defaulting(
+        "a file that keeps each result as its search ends; the same command makes only the searches "
+        "that the file lacks",
+        "no results are kept",
+    ),
+)
+"""The option that names a file of results."""
+
 
 def search(
     jobs: "Sequence[FaultSearch]",
@@ -44,7 +57,8 @@ def search(
         workers: The number of processes that search.
         backend: The backend of the ranks.
         detections: Receives each result as its search ends: an interrupt loses none.
-        results: Keeps each of them in a file, too.
+        results: The file of results, which keeps each of them, too. Searches whose results it has
+            are not made again.
         cluster: The address of a Dask cluster that makes the searches; empty for processes here.
 
     Raises:
@@ -55,9 +69,13 @@ def search(
     from rich.console import Console
     from rich.progress import Progress
 
+    whole = len(jobs)
+    if results is not None:
+        detections += results.known(jobs)
+        jobs = [job for job in jobs if job not in results]
     if not jobs:
         return
-    screen, whole = Console(stderr=True), len(detections) + len(jobs)
+    screen = Console(stderr=True)
     with (
         closing(_made(jobs, workers, backend, cluster)) as searches,
         Progress(console=screen, disable=not screen.is_terminal) as progress,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.implementation.spec import Arguments, Ddp, Sampler
@@ -94,6 +95,16 @@ class CatalogueEntry:
         It does in the package's own catalogue. Others may leave the cause out.
         """
         return bool(self.causes) or not self.file
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Return the part of the entry that no other entry of its catalogue has."""
+        return self.target, self.is_sampler, self.arguments, self.fault
+
+    @property
+    def is_executed(self) -> bool:
+        """True if the ranks have executed the code that is wrong, or if no mark shows it."""
+        return True
 
     @property
     def needs_device(self) -> bool:

@@ -43,6 +43,7 @@ class Detection:
             every rank.
         simulated: The number of runs in the simulation.
         real: The number of runs over the real backend, or of a sampler.
+        executed: False if no case has executed the changed statement of a mutant.
     """
 
     planted: CatalogueEntry
@@ -63,6 +64,7 @@ class Detection:
     refused: int = 0
     simulated: int = 0
     real: int = 0
+    executed: bool = True
 
     @property
     def is_caught(self) -> bool:
@@ -87,7 +89,9 @@ class Detection:
 def from_plain(plain: dict[str, Any]) -> Detection:
     """Return the search that `report.machine.detection` wrote."""
     stored = {field.name: plain[field.name] for field in fields(Detection)}
-    planted = {**plain["planted"], "rules": tuple(plain["planted"]["rules"])}
+    # The entry of a mutant has more fields, but no result depends on them.
+    planted = {field.name: plain["planted"][field.name] for field in fields(CatalogueEntry)}
+    planted["rules"] = tuple(planted["rules"])
     planted["causes"] = tuple(planted["causes"])
     for name in ("arguments", "fault", "kin"):
         planted[name] = tuple((argument, text) for argument, text in planted[name])

@@ -116,7 +116,8 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         planted, seed, drawn, simulated=ran["simulated"], real=ran[str(pool.backend)]
     )
     if survey.sighting is None:
-        return replace(detection, refused=_refused(trial.ledger))
+        refused, executed = _refused(trial.ledger), planted.is_executed
+        return replace(detection, refused=refused, executed=executed)
     detection = replace(
         detection,
         of_its_kind=survey.sighting.of_its_kind,

@@ -7,19 +7,18 @@ was cut off is no result. A search that the harness could not make is not kept, 
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import ddp_invariants
 from ddp_invariants.errors import ResultsError
-from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, from_plain
 from ddp_invariants.proof.measure import FaultSearch
-from ddp_invariants.proof.tables import Table
 
-_HEAD = json.dumps({"results": "ddp-invariants faults --resume", "form": 1})
+_HEAD = json.dumps({"results": "ddp-invariants --resume", "form": 2})
 """The first line of such a file."""
 
 
@@ -28,26 +27,26 @@ class Results:
 
     Args:
         path: The file; it is made if it does not exist.
-        table: The measurement.
-        entries: Its implementations.
+        options: The options on which the results depend.
+        sources: The files of the implementations; those of this package need not be named.
 
     Raises:
         ResultsError: The file holds something else.
         OSError: The file cannot be read or written.
     """
 
-    def __init__(self, path: Path, table: Table, entries: Iterable[CatalogueEntry]) -> None:
+    def __init__(self, path: Path, options: Mapping[str, Any], sources: Iterable[Path]) -> None:
         self._path = path
         self._about = {
-            "suite": table.suite,
-            "torch": table.torch,
-            "options": dict(table.options),
-            "sources": _digest(entries),
+            "suite": ddp_invariants.__version__,
+            "torch": version("torch"),
+            "options": dict(options),
+            "sources": _digest(sources),
         }
         with path.open("a+b") as file:
             file.seek(0)
             content = file.read()
-            self._known = {_key(found): found for found in self._read(content)}
+            self._known = dict(self._read(content))
             if not content:
                 file.write(_HEAD.encode() + b"\n")
             elif not content.endswith(b"\n"):
@@ -68,34 +67,32 @@ class Results:
         """
         if not detection.cases:
             return
-        line = json.dumps({**self._about, "search": asdict(detection)})
+        line = json.dumps({**self._about, "key": _key(detection), "search": asdict(detection)})
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def _read(self, content: bytes) -> Iterator[Detection]:
+    def _read(self, content: bytes) -> Iterator[tuple[str, Detection]]:
         head, *lines = content.split(b"\n")
         if head not in (b"", _HEAD.encode()) or (not head and lines):
-            raise ResultsError(f"{self._path}: no results of this version of faults --resume")
+            raise ResultsError(f"{self._path}: no results that this version of --resume has kept")
         for line in lines:
             try:
                 plain = json.loads(line)
                 if all(plain[name] == value for name, value in self._about.items()):
-                    yield from_plain(plain["search"])
+                    yield plain["key"], from_plain(plain["search"])
             except (ValueError, KeyError, TypeError):
                 continue  # The process was killed while it wrote the line.
 
 
-def _key(made: Detection | FaultSearch) -> tuple[Any, ...]:
+def _key(made: Detection | FaultSearch) -> str:
     """Return the part of a search that no other search of a measurement has."""
-    planted = made.planted
-    return planted.target, planted.is_sampler, planted.arguments, planted.fault, made.seed
+    return repr((*made.planted.identity, made.seed))
 
 
-def _digest(entries: Iterable[CatalogueEntry]) -> str:
-    """Return a digest of this package's sources and of the catalogue's files."""
+def _digest(sources: Iterable[Path]) -> str:
+    """Return a digest of this package's sources and of other files."""
     package = Path(ddp_invariants.__file__).parent
-    files = {Path(entry.file) for entry in entries if entry.file.endswith(".py")}
     digest = hashlib.sha256()
-    for file in sorted({*package.rglob("*.py"), *files}):
+    for file in (*sorted(package.rglob("*.py")), *sorted({*sources})):
         digest.update(hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()[:16]

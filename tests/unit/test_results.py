@@ -22,9 +22,9 @@ JOBS = [FaultSearch(entry, 0, 40) for entry in right(1, 6)]
 TABLE = tables.planned(JOBS, JOBS, {"right": 6}, "")
 
 
-def results(path: Path, table: tables.Table = TABLE) -> Results:
+def results(path: Path, **options: int) -> Results:
     """Return the results of a measurement in a file."""
-    return Results(path, table, [job.planted for job in JOBS])
+    return Results(path, options or TABLE.options, ())
 
 
 FOUND = [Detection(job.planted, job.seed, 40, simulated=30, real=10) for job in JOBS]
@@ -42,17 +42,21 @@ def test_results_are_read_as_they_were_kept(tmp_path: Path) -> None:
     assert [job in again for job in JOBS] == [True] * 4 + [False] * 2
 
 
-def test_results_of_another_measurement_are_not_taken(tmp_path: Path) -> None:
-    """Other options or another version of torch have results of their own in the same file."""
+def test_results_of_another_measurement_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other options, sources or versions have results of their own in the same file."""
     path = tmp_path / "results.jsonl"
     results(path).keep(FOUND[0])
-    for other in (replace(TABLE, options={"right": 7}), replace(TABLE, torch="3.0")):
-        assert results(path, other).known(JOBS) == []
-        results(path, other).keep(FOUND[1])
+    assert results(path, right=7).known(JOBS) == []
+    results(path, right=7).keep(FOUND[1])
     altered = tmp_path / "altered.py"
     altered.touch()
-    entries = [replace(JOBS[0].planted, file=str(altered))]
-    assert Results(path, TABLE, entries).known(JOBS) == []
+    assert Results(path, TABLE.options, [altered]).known(JOBS) == []
+    with monkeypatch.context() as patch:
+        patch.setattr("ddp_invariants.proof.results.version", lambda _: "3.0")
+        assert results(path).known(JOBS) == []
+        results(path).keep(FOUND[1])
     assert results(path).known(JOBS) == FOUND[:1]
 
 
@@ -80,7 +84,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> 
         results(path)
     done = CliRunner().invoke(main, ["faults", "--right", "6", "--resume", str(path)])
     assert done.exit_code == 64
-    assert f"{path}: no results of this version of faults --resume" in done.output
+    assert f"{path}: no results that this version of --resume has kept" in done.output
     assert path.read_bytes() == content
 
 
@@ -115,34 +119,43 @@ def test_a_wrapper_and_a_sampler_of_one_name_have_results_of_their_own(tmp_path:
     assert [job in again for job in jobs] == [True, *[False] * (len(jobs) - 1)]
 
 
-def test_an_interrupted_measurement_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same command makes only the searches that the file lacks, and counts all of them."""
-    path, made = tmp_path / "results.jsonl", list[str]()
-    arguments = ["faults", "--right", "6", "--control-cases", "240", "--resume", str(path)]
+class NoHosts:
+    """Hosts of searches that start no ranks."""
 
-    class NoHosts:
-        """Hosts of searches that start no ranks."""
+    addresses = ()
 
-        addresses = ()
+    def __enter__(self) -> Self:
+        return self
 
-        def __enter__(self) -> Self:
-            return self
+    def __exit__(self, *_: object) -> None:
+        pass
 
-        def __exit__(self, *_: object) -> None:
-            pass
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of searches that are made without ranks, with an interrupt after four."""
+    names = list[str]()
 
     def measured(_addresses: object, jobs: list[FaultSearch], *_: object) -> Iterator[Detection]:
         for job in jobs:
-            if len(made) == 4:
-                made.append("interrupted")
+            if len(names) == 4:
+                names.append("interrupted")
                 raise KeyboardInterrupt
-            made.append(job.planted.name)
-            yield Detection(job.planted, job.seed, job.cases, simulated=30, real=10)
+            names.append(job.planted.name)
+            executed = len(names) != 2
+            yield Detection(
+                job.planted, job.seed, job.cases, simulated=30, real=10, executed=executed
+            )
 
     monkeypatch.setattr(measure, "measure", measured)
     monkeypatch.setattr("ddp_invariants.cli.searching.Hosts", NoHosts)
+    return names
+
+
+def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, made: list[str]) -> None:
+    """The same command makes only the searches that the file lacks, and counts all of them."""
+    path = tmp_path / "results.jsonl"
+    arguments = ["faults", "--right", "6", "--control-cases", "240", "--resume", str(path)]
     first = CliRunner().invoke(main, arguments)
     assert first.exit_code == 130, first.output
     assert "160 cases of 4 controls (120 runs simulated, 40 on real ranks" in first.output
@@ -158,3 +171,25 @@ def test_an_interrupted_measurement_goes_on_where_it_was(
     assert third.exit_code == 0
     assert "240 cases of 6 controls (180 runs simulated, 60 on real ranks" in third.output
     assert len(made) == 13
+
+
+def test_an_interrupted_measurement_on_mutants_goes_on_where_it_was(
+    tmp_path: Path, made: list[str]
+) -> None:
+    """Its copies lie in a folder of each run, and the kept results say which were executed."""
+    path = tmp_path / "results.jsonl"
+    arguments = ["mutate", "sampler:reference", "--only", "arithmetic", "--resume", str(path)]
+    first = CliRunner().invoke(main, arguments)
+    assert first.exit_code == 130, first.output
+    assert "interrupted after 4 of 9 searches" in first.output
+    whole = CliRunner().invoke(main, [*arguments, "--json"])
+    assert whole.exit_code == 1, whole.output
+    plain = json.loads(whole.stdout)
+    assert (len(plain["mutants"]), plain["totals"]["not executed"]) == (8, 1)
+    assert len({*made}) == len(made) == 10  # Nine searches and the interrupt.
+    part = CliRunner().invoke(main, [*arguments, "--lines", "1-60"])
+    assert part.exit_code in (0, 1)
+    assert len(made) == 10  # A part of the mutants has the same results.
+    other = CliRunner().invoke(main, [*arguments, "--cases", "200"])
+    assert other.exit_code == 1
+    assert len(made) == 19

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ddp_invariants.errors import NamingError
 from ddp_invariants.implementation.names import misnamed
@@ -94,6 +94,16 @@ class CopyEntry(CatalogueEntry):
     def target(self) -> str:
         """Return the name that `--ddp` or `--sampler` takes."""
         return f"{self.file}:{self.attribute}"
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Return the target and the name of the change; each run has copies in a new folder."""
+        return str(self.of), self.name
+
+    @property
+    def is_executed(self) -> bool:
+        """True if a rank has executed the changed statement."""
+        return overlay.is_executed(Path(self.file))
 
     @property
     def under_test(self) -> tuple[Ddp, Sampler]:
@@ -205,6 +215,5 @@ def judged(of: Target, mutant: Mutant, detection: Detection, unaltered: Detectio
     argument = explained().get(str(of), {}).get(mutant.name, "")
     if argument:
         return Judged(mutant, "explained", cases=detection.cases, words=argument)
-    executed = overlay.is_executed(Path(detection.planted.file))
-    result: Result = "survived" if executed else "not executed"
+    result: Result = "survived" if detection.executed else "not executed"
     return Judged(mutant, result, cases=detection.cases, words=detection.reason)
