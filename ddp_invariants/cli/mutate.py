@@ -144,12 +144,16 @@ def mutate(
             ]
             options = {"mutants of": str(of), "cases": cases}
             kept = None if resume is None else Results(resume, options, [original.file])
-            detections = _by_name(searches, workers, kept)
-            unaltered = detections.get(entries[0].name)
-            for entry, mutant in zip(entries[1:], altered, strict=True):
-                if unaltered is not None and entry.name in detections:
-                    result = judging.judged(of, mutant, detections[entry.name], unaltered)
-                    results.append(result)
+            unaltered = _by_name(searches[:1], workers, kept).get(entries[0].name)
+            if unaltered is not None and _holds(unaltered):
+                pairs = [*zip(altered, searches[1:], strict=True)]
+                reached = [job for mutant, job in pairs if judging.is_reached(mutant, unaltered)]
+                detections = _by_name(reached, workers, kept)
+                for mutant, job in pairs:
+                    searched = detections.get(job.planted.name)
+                    if searched is not None or job not in reached:
+                        result = judging.judged(of, mutant, searched or unaltered, unaltered)
+                        results.append(result)
     except (*UNUSABLE_INPUT, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
@@ -172,6 +176,11 @@ def _by_name(
     return {detection.planted.name: detection for detection in done}
 
 
+def _holds(unaltered: "Detection") -> bool:
+    """Return whether no rule failed on the unaltered copy, and the copy could be judged."""
+    return not (unaltered.is_caught or unaltered.reason)
+
+
 def _status(results: "list[Judged]", mutants: int, unaltered: "Detection | None") -> int:
     """Return the exit status.
 
@@ -182,11 +191,11 @@ def _status(results: "list[Judged]", mutants: int, unaltered: "Detection | None"
     """
     from ddp_invariants.report.mutants import NOTICED
 
-    if unaltered is None or len(results) < mutants:
-        return INTERRUPTED
-    if unaltered.is_caught or unaltered.reason:
+    if unaltered is not None and not _holds(unaltered):
         words = f"{unaltered.rule} {unaltered.reason}".strip()
         click.echo(f"ddp-invariants: the unaltered copy does not hold: {words}", err=True)
         return INCONCLUSIVE
+    if unaltered is None or len(results) < mutants:
+        return INTERRUPTED
     loaded = [each for each in results if each.result != "not loaded"]
     return int(any(each.result not in NOTICED for each in loaded))

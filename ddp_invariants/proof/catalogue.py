@@ -102,9 +102,9 @@ class CatalogueEntry:
         return self.target, self.is_sampler, self.arguments, self.fault
 
     @property
-    def is_executed(self) -> bool:
-        """True if the ranks have executed the code that is wrong, or if no mark shows it."""
-        return True
+    def executed(self) -> tuple[str, ...]:
+        """Return the places of its marked statements that ranks have executed; it has none."""
+        return ()
 
     @property
     def needs_device(self) -> bool:

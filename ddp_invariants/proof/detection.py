@@ -43,7 +43,8 @@ class Detection:
             every rank.
         simulated: The number of runs in the simulation.
         real: The number of runs over the real backend, or of a sampler.
-        executed: False if no case has executed the changed statement of a mutant.
+        executed: The places of the statements that a copy marks and the ranks have executed
+            (`mutants.overlay`), for a search without a failure.
     """
 
     planted: CatalogueEntry
@@ -64,7 +65,7 @@ class Detection:
     refused: int = 0
     simulated: int = 0
     real: int = 0
-    executed: bool = True
+    executed: tuple[str, ...] = ()
 
     @property
     def is_caught(self) -> bool:
@@ -101,6 +102,7 @@ def from_plain(plain: dict[str, Any]) -> Detection:
             "planted": CatalogueEntry(**planted),
             "failed": tuple(plain["failed"]),
             "needs": tuple(plain["needs"]),
+            "executed": tuple(plain["executed"]),
         }
     )
 

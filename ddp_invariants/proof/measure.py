@@ -116,8 +116,8 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         planted, seed, drawn, simulated=ran["simulated"], real=ran[str(pool.backend)]
     )
     if survey.sighting is None:
-        refused, executed = _refused(trial.ledger), planted.is_executed
-        return replace(detection, refused=refused, executed=executed)
+        refused = _refused(trial.ledger)
+        return replace(detection, refused=refused, executed=planted.executed)
     detection = replace(
         detection,
         of_its_kind=survey.sighting.of_its_kind,

@@ -89,11 +89,11 @@ def test_a_mutant_differs_in_its_change_and_the_marker() -> None:
     changed = {each.name: ast.unparse(mutated(tree, each)).splitlines() for each in mutants(tree)}
     assert changed["f: arithmetic: c + b -> c - b"][1:] == [
         "    c = a",
-        "    _mutant_is_executed()",
+        "    _statement_is_executed('3-4')",
         "    return c - b",
     ]
     assert changed["f: statement: c = a -> pass"][1:4] == [
-        "    _mutant_is_executed()",
+        "    _statement_is_executed('2-4')",
         "    pass",
         "    return c + b",
     ]
@@ -118,7 +118,7 @@ def test_an_overlay_leaves_the_original_alone(tmp_path: Path) -> None:
     overlay.write(original, mutant, file)
     copied = from_file(file)
     assert copied.DistributedSampler is not sampler.DistributedSampler
-    assert not overlay.is_executed(file)
+    assert mutant.statement not in overlay.executed(file)
     assert original.file.read_bytes() == source
     assert sys.modules[sampler.__name__] is module
     package = tmp_path / "relative"
@@ -133,7 +133,10 @@ def test_an_overlay_leaves_the_original_alone(tmp_path: Path) -> None:
     added = judging.chosen(of_package, operators=["arithmetic"])[0]
     overlay.write(of_package, added, tmp_path / "overlay_near.py")
     assert from_file(tmp_path / "overlay_near.py").Wrapper.value == 2
-    assert overlay.is_executed(tmp_path / "overlay_near.py")
+    assert overlay.executed(tmp_path / "overlay_near.py") == (added.statement,)
+    overlay.write(of_package, None, tmp_path / "overlay_marked.py")
+    assert from_file(tmp_path / "overlay_marked.py").Wrapper.value == 4
+    assert overlay.executed(tmp_path / "overlay_marked.py") == ("1-0", "2-0", "3-0", "4-4")
 
 
 def _judged(pool: Pool, folder: Path, of: Target, names: list[str], cases: int) -> list[Judged]:

@@ -16,6 +16,7 @@ from ddp_invariants.proof.catalogue import SHIPPED
 from ddp_invariants.proof.detection import Detection, totals
 from ddp_invariants.proof.generated import right
 from ddp_invariants.proof.measure import FaultSearch
+from ddp_invariants.proof.mutants import judging, overlay
 from ddp_invariants.proof.results import Results
 
 JOBS = [FaultSearch(entry, 0, 40) for entry in right(1, 6)]
@@ -135,6 +136,9 @@ class NoHosts:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the names of searches that are made without ranks, with an interrupt after four."""
     names = list[str]()
+    altered = judging.chosen(overlay.locate("sampler", "reference"), operators=["arithmetic"])
+    places = tuple({mutant.statement for mutant in altered[:-2]})
+    whole = replace(FOUND[0], executed=places)
 
     def measured(_addresses: object, jobs: list[FaultSearch], *_: object) -> Iterator[Detection]:
         for job in jobs:
@@ -142,10 +146,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 names.append("interrupted")
                 raise KeyboardInterrupt
             names.append(job.planted.name)
-            executed = len(names) != 2
-            yield Detection(
-                job.planted, job.seed, job.cases, simulated=30, real=10, executed=executed
-            )
+            yield replace(whole, planted=job.planted, seed=job.seed, cases=job.cases)
 
     monkeypatch.setattr(measure, "measure", measured)
     monkeypatch.setattr("ddp_invariants.cli.searching.Hosts", NoHosts)
@@ -176,20 +177,21 @@ def test_an_interrupted_measurement_goes_on_where_it_was(tmp_path: Path, made: l
 def test_an_interrupted_measurement_on_mutants_goes_on_where_it_was(
     tmp_path: Path, made: list[str]
 ) -> None:
-    """Its copies lie in a folder of each run, and the kept results say which were executed."""
+    """Each run copies into a folder of its own, and searches no mutant that no case executes."""
     path = tmp_path / "results.jsonl"
     arguments = ["mutate", "sampler:reference", "--only", "arithmetic", "--resume", str(path)]
     first = CliRunner().invoke(main, arguments)
     assert first.exit_code == 130, first.output
-    assert "interrupted after 4 of 9 searches" in first.output
+    assert "interrupted after 3 of 6 searches" in first.output
     whole = CliRunner().invoke(main, [*arguments, "--json"])
     assert whole.exit_code == 1, whole.output
     plain = json.loads(whole.stdout)
-    assert (len(plain["mutants"]), plain["totals"]["not executed"]) == (8, 1)
-    assert len({*made}) == len(made) == 10  # Nine searches and the interrupt.
+    assert (len(plain["mutants"]), plain["totals"]["not executed"]) == (8, 2)
+    # The unaltered copy, six mutants whose statements it executes, and the interrupt.
+    assert len({*made}) == len(made) == 8
     part = CliRunner().invoke(main, [*arguments, "--lines", "1-60"])
     assert part.exit_code in (0, 1)
-    assert len(made) == 10  # A part of the mutants has the same results.
+    assert len(made) == 8  # A part of the mutants has the same results.
     other = CliRunner().invoke(main, [*arguments, "--cases", "200"])
     assert other.exit_code == 1
-    assert len(made) == 19
+    assert len(made) == 15

@@ -101,9 +101,9 @@ class CopyEntry(CatalogueEntry):
         return str(self.of), self.name
 
     @property
-    def is_executed(self) -> bool:
-        """True if a rank has executed the changed statement."""
-        return overlay.is_executed(Path(self.file))
+    def executed(self) -> tuple[str, ...]:
+        """The places of its marked statements that a rank has executed."""
+        return overlay.executed(Path(self.file))
 
     @property
     def under_test(self) -> tuple[Ddp, Sampler]:
@@ -196,13 +196,21 @@ def entries(
     return written
 
 
+def is_reached(mutant: Mutant, unaltered: Detection) -> bool:
+    """Return whether any case of the unaltered copy executed the statement that a mutant changes.
+
+    If none did, the same cases cannot distinguish the mutant: it is not searched.
+    """
+    return mutant.statement in unaltered.executed
+
+
 def judged(of: Target, mutant: Mutant, detection: Detection, unaltered: Detection) -> Judged:
     """Return the result of the search for a mutant's failure.
 
     Args:
         of: The target.
         mutant: The mutant.
-        detection: The result of its search.
+        detection: The result of its search, or of the unaltered copy's if no case reached it.
         unaltered: The same for the unaltered copy, which was given the same cases.
     """
     if detection.is_caught:
@@ -215,5 +223,5 @@ def judged(of: Target, mutant: Mutant, detection: Detection, unaltered: Detectio
     argument = explained().get(str(of), {}).get(mutant.name, "")
     if argument:
         return Judged(mutant, "explained", cases=detection.cases, words=argument)
-    result: Result = "survived" if detection.executed else "not executed"
+    result: Result = "survived" if mutant.statement in detection.executed else "not executed"
     return Judged(mutant, result, cases=detection.cases, words=detection.reason)

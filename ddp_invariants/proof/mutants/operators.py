@@ -19,7 +19,7 @@ Path = tuple[tuple[str, int], ...]
 """The way from a module to a node: the names of fields, each with an index, or -1 for no list."""
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _LONGEST = 100
-_MARKED = "_mutant_is_executed"
+_MARKED = "_statement_is_executed"
 _NOT_BEHAVIOUR = ("logger", "logging", "warnings")
 """Names of objects whose calls only inform a user."""
 _ANNOTATIONS = ("annotation", "returns", "type_params", "type_comment")
@@ -50,6 +50,7 @@ class Mutant:
         column: Its first column, from 1.
         before: The changed part of the source.
         after: The same part after the change.
+        statement: The place of the changed statement in the file, by which a marker names it.
         path: The way to the changed node.
         nodes: The nodes that replace it.
     """
@@ -60,6 +61,7 @@ class Mutant:
     column: int
     before: str
     after: str
+    statement: str
     path: Path
     nodes: Sequence[ast.AST]
 
@@ -259,7 +261,7 @@ def mutants(tree: ast.Module, attribute: str = "") -> list[Mutant]:
     """
     path, root = _found(tree, attribute.split(".")) if attribute else ((), tree)
     names, changed = Counter[str](), list[Mutant]()
-    for way, home, node in _nodes(root, path, attribute):
+    for way, home, statement, node in _nodes(root, path, attribute):
         for operator, changes in OPERATORS.items():
             for change in changes(node):
                 before = change.before or _text(node)
@@ -269,16 +271,15 @@ def mutants(tree: ast.Module, attribute: str = "") -> list[Mutant]:
                 if names[name] > 1:
                     name = f"{name} #{names[name]}"
                 line, column = _position(node)
-                changed.append(
-                    Mutant(operator, name, line, column, before, after, way, change.nodes)
-                )
+                text = (name, line, column, before, after, statement)
+                changed.append(Mutant(operator, *text, way, change.nodes))
     return sorted(changed, key=lambda mutant: (mutant.line, mutant.column))
 
 
 def mutated(tree: ast.Module, mutant: Mutant) -> ast.Module:
     """Return a module with one mutant's change, and a call of the marker before its statement.
 
-    The marker, a function named `_mutant_is_executed`, belongs to the overlay.
+    The marker, a function named `_statement_is_executed`, belongs to the overlay.
     """
     changed = copy.deepcopy(tree)
     node: ast.AST = changed
@@ -299,8 +300,39 @@ def mutated(tree: ast.Module, mutant: Mutant) -> ast.Module:
             place = (children, index)
     if place is not None:
         block, index = place
-        block.insert(index, ast.parse(f"{_MARKED}()").body[0])
+        block.insert(index, _marker(mutant.statement))
     return ast.fix_missing_locations(changed)
+
+
+def marked(tree: ast.Module) -> ast.Module:
+    """Return a module with a call of the marker before each of its statements, and no change."""
+    changed = copy.deepcopy(tree)
+    for node in [*ast.walk(changed)]:
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list):
+                block[:] = [each for statement in block for each in _with_marker(statement)]
+    return ast.fix_missing_locations(changed)
+
+
+def _with_marker(statement: ast.stmt) -> list[ast.stmt]:
+    """Return a statement with a marker before it, unless it must be the first of its block."""
+    return [statement] if comes_first(statement) else [_marker(_place(statement)), statement]
+
+
+def comes_first(statement: ast.stmt) -> bool:
+    """Return whether a statement may be a docstring or a future import, which must come first."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+def _marker(statement: str) -> ast.stmt:
+    return ast.parse(f"{_MARKED}({statement!r})").body[0]
+
+
+def _place(statement: ast.stmt) -> str:
+    return f"{statement.lineno}-{statement.col_offset}"
 
 
 def _found(tree: ast.Module, names: Sequence[str]) -> tuple[Path, ast.AST]:
@@ -338,17 +370,22 @@ def _children(node: ast.AST, path: Path) -> Iterator[tuple[Path, ast.AST]]:
                     yield (*path, (name, number)), child
 
 
-def _nodes(node: ast.AST, path: Path, home: str) -> Iterator[tuple[Path, str, ast.AST]]:
-    """Yield the nodes whose changes are behaviour, each with the definition it lies in."""
+def _nodes(
+    node: ast.AST, path: Path, home: str, statement: str = ""
+) -> Iterator[tuple[Path, str, str, ast.AST]]:
+    """Yield the nodes whose changes are behaviour, each with its definition and its statement."""
     if _is_message(node):
         return
+    if isinstance(node, ast.stmt):
+        statement = _place(node)
     if path:
-        yield path, home, node
+        yield path, home, statement, node
     if isinstance(node, ast.Raise):
         return  # Only dropped: its words are a message.
     for way, child in _children(node, path):
         inside = child.name if isinstance(child, Definition) else ""
-        yield from _nodes(child, way, ".".join(part for part in (home, inside) if part))
+        where = ".".join(part for part in (home, inside) if part)
+        yield from _nodes(child, way, where, statement)
 
 
 def _is_message(node: ast.AST) -> bool:

@@ -13,17 +13,18 @@ from pathlib import Path
 
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.names import target_of
-from ddp_invariants.proof.mutants.operators import Mutant, mutated
+from ddp_invariants.proof.mutants.operators import Mutant, comes_first, marked, mutated
 
 EXECUTED = ".executed"
-"""The suffix of the empty file that a rank writes beside an overlay whose change is executed."""
+"""The suffix of a folder beside an overlay: ranks write an empty file for each executed marker."""
 
 _HEAD = '''
-def _mutant_is_executed(seen=[]):
-    """Write an empty file when the changed statement is first executed."""
-    if not seen:
+def _statement_is_executed(statement, seen=set()):
+    """Write an empty file when a statement is first executed."""
+    if statement not in seen:
         import pathlib
-        seen.append(pathlib.Path({executed!r}).touch())
+        pathlib.Path({executed!r}, statement).touch()
+        seen.add(statement)
 
 from ddp_invariants.ranks.driving.imports import import_module as _import_original
 _import_original({module!r}, "the original of a mutant")
@@ -88,24 +89,27 @@ def write(original: Original, mutant: Mutant | None, path: Path) -> None:
 
     Args:
         original: The module.
-        mutant: The change of the copy; None for a copy without a change.
+        mutant: The change of the copy, whose statement gets a marker; None for a copy without a
+            change, in which each statement has a marker.
         path: The file to write. Its stem must differ from those of other copies.
     """
-    tree = original.tree() if mutant is None else mutated(original.tree(), mutant)
+    tree = marked(original.tree()) if mutant is None else mutated(original.tree(), mutant)
+    folder = path.with_suffix(EXECUTED)
+    folder.mkdir()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             node.module, node.level = _absolute(node, original.package), 0
-    head = _HEAD.format(executed=str(path.with_suffix(EXECUTED)), module=original.module)
+    head = _HEAD.format(executed=str(folder), module=original.module)
     start = next(
-        (number for number, node in enumerate(tree.body) if not _comes_first(node)), len(tree.body)
+        (number for number, node in enumerate(tree.body) if not comes_first(node)), len(tree.body)
     )
     tree.body[start:start] = ast.parse(head).body
     path.write_text(ast.unparse(tree), encoding="utf-8")
 
 
-def is_executed(path: Path) -> bool:
-    """Return whether a rank has executed the changed statement of a copy."""
-    return path.with_suffix(EXECUTED).exists()
+def executed(path: Path) -> tuple[str, ...]:
+    """Return the places of a copy's marked statements that a rank has executed, sorted."""
+    return tuple(sorted(file.name for file in path.with_suffix(EXECUTED).iterdir()))
 
 
 def _absolute(node: ast.ImportFrom, package: str) -> str:
@@ -113,10 +117,3 @@ def _absolute(node: ast.ImportFrom, package: str) -> str:
     parts = package.split(".")
     above = parts[: len(parts) - node.level + 1]
     return ".".join([*above, *([node.module] if node.module else [])])
-
-
-def _comes_first(node: ast.stmt) -> bool:
-    """Return whether a statement must stay at the top: a docstring or a future import."""
-    return isinstance(node, ast.Expr) or (
-        isinstance(node, ast.ImportFrom) and node.module == "__future__"
-    )
