@@ -18,7 +18,7 @@ from typing import Any
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.implementation.spec import Arguments, Ddp, Sampler
 from ddp_invariants.invariants.rule import invariant_of
-from ddp_invariants.proof.docstrings import Record, liberally, strictly
+from ddp_invariants.proof.docstrings import Part, Record, liberally, strictly
 from ddp_invariants.proof.parts import Definition, part_of
 
 PACKAGE = "ddp_invariants.faults"
@@ -40,7 +40,8 @@ class CatalogueEntry:
         rules: The rules of which one must notice the fault; none for a control, on which no rule
             may fail.
         causes: Words of causes, of which one must be named; none if the evidence shows no cause.
-        is_sampler: True for a sampler, False for a DDP or an optimizer.
+        part: The part of training that it is. The reference's wrapper trains with a class of
+            optimizers.
         trigger: The situation in which the fault shows, if the record names it.
         docstring: The whole record.
         file: The path of the module's file; empty for the package's own catalogue. For a composed
@@ -51,7 +52,6 @@ class CatalogueEntry:
             none if the entry's own are.
         base: The right implementation of the same file that a fault is derived from; empty if there
             is none.
-        is_optimizer: True for a class of optimizers, which the reference's wrapper trains with.
     """
 
     module: str
@@ -61,7 +61,7 @@ class CatalogueEntry:
     source: str = ""
     rules: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
-    is_sampler: bool = False
+    part: Part = "ddp"
     trigger: str = ""
     docstring: str = ""
     file: str = ""
@@ -69,7 +69,6 @@ class CatalogueEntry:
     fault: Arguments = ()
     kin: Arguments = ()
     base: str = ""
-    is_optimizer: bool = False
 
     @property
     def target(self) -> str:
@@ -82,6 +81,11 @@ class CatalogueEntry:
     def rule(self) -> str:
         """The first of the rules; empty for a control."""
         return self.rules[0] if self.rules else ""
+
+    @property
+    def is_sampler(self) -> bool:
+        """True for a sampler, which the rules about samplers judge; False for a DDP or an optimizer."""
+        return self.part == "sampler"
 
     @property
     def is_fault(self) -> bool:
@@ -99,7 +103,7 @@ class CatalogueEntry:
     @property
     def identity(self) -> tuple[Any, ...]:
         """Return the part of the entry that no other entry of its catalogue has."""
-        return self.target, self.is_sampler, self.arguments, self.fault
+        return self.target, self.part, self.arguments, self.fault
 
     @property
     def executed(self) -> tuple[str, ...]:
@@ -115,9 +119,9 @@ class CatalogueEntry:
     def under_test(self) -> tuple[Ddp, Sampler]:
         """Return this implementation, with the reference as the other part."""
         arguments = (*self.arguments, *self.fault)
-        if self.is_sampler:
+        if self.part == "sampler":
             return Ddp(), Sampler(self.target, arguments)
-        if self.is_optimizer:
+        if self.part == "optimizer":
             return Ddp(optimizer=self.target, optimizer_arguments=arguments), Sampler()
         return Ddp(self.target, arguments), Sampler()
 
@@ -146,16 +150,17 @@ class CatalogueEntry:
         )
 
 
+_SHIPPED: tuple[tuple[str, Part], ...] = (("DDP", "ddp"), ("sampler", "sampler"))
 SHIPPED = tuple(
     CatalogueEntry(
         "shipped",
         "implementations with a short name",
         name,
-        f"the {part} of {name}",
-        is_sampler=is_sampler,
+        f"the {words} of {name}",
+        part=part,
     )
     for name in ("reference", "torch")
-    for part, is_sampler in (("DDP", False), ("sampler", True))
+    for words, part in _SHIPPED
 )
 """The controls that are not planted."""
 
@@ -328,7 +333,7 @@ def _entries(
     nearest = {**classes, **_classes([tree])}
     parts = [part_of(node, record, nearest) for node, record in records]
     # The faults of a module show what a control is that shows nothing by itself.
-    usual = "sampler" if "sampler" in parts and not {"ddp", "optimizer"} & {*parts} else "ddp"
+    usual: Part = "sampler" if "sampler" in parts and not {"ddp", "optimizer"} & {*parts} else "ddp"
     return [
         CatalogueEntry(
             module,
@@ -338,10 +343,9 @@ def _entries(
             record.source,
             record.rules,
             record.causes,
-            is_sampler=(part or usual) == "sampler",
+            part=part or usual,
             trigger=record.trigger,
             docstring=" ".join((ast.get_docstring(node) or "").split()),
-            is_optimizer=part == "optimizer",
         )
         for (node, record), part in zip(records, parts, strict=True)
     ]

@@ -106,7 +106,7 @@ def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
         composition.words,
         "composed",
         tuple(_rules(composition)) if composition.operator else (),
-        is_sampler=composition.is_sampler,
+        part="sampler" if composition.is_sampler else "ddp",
         docstring=f"{composition.words}. Witness: {witness}" if witness else composition.words,
         file=PARTS[composition.part].target,
         arguments=composition.host_arguments,

@@ -140,8 +140,7 @@ def test_an_optimizer_is_tried_with_the_references_wrapper(
     (tmp_path / "odd.py").write_text(source, encoding="utf-8")
     (entry,) = read(tmp_path).entries
     ddp, _ = entry.under_test
-    assert not entry.is_sampler
-    assert entry.is_optimizer is is_optimizer
+    assert entry.part == ("optimizer" if is_optimizer else "ddp")
     assert (ddp.optimizer if is_optimizer else ddp.name) == f"{tmp_path / 'odd.py'}:A"
 
 

@@ -187,7 +187,7 @@ def entries(
                 f"a copy of {of}",
                 str(original.file),
                 () if mutant is None else rules,
-                is_sampler=of.part == "sampler",
+                part="optimizer" if of.part == "opt" else of.part,
                 file=str(file),
                 of=of,
                 attribute=original.attribute,
