@@ -13,6 +13,7 @@ from ddp_invariants.invariants.exclusions import Exclusion, lacks
 from ddp_invariants.invariants.rule import (
     MEAN,
     SEVERAL_RUNS,
+    UNDISTURBED,
     NotAbout,
     Script,
     Tally,
@@ -185,7 +186,7 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
     # Of hidden gradients and of lossy values, the steps are judged.
     visible = view.declared.gradients != "hidden" and view.declared.exactness != "lossy"
     judge = grad.mean_of_the_local_gradients if visible else param.every_step
-    failure, without = judge(view, tally), view.evidence.unperturbed
+    failure, without = judge(view, tally), view.without(*UNDISTURBED)
     undisturbed = None if without is None else EvidenceView(without, view.declared)
     if failure is None and undisturbed is not None:
         failure = _buffers_of_their_own(view, undisturbed, tally)

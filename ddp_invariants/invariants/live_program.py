@@ -92,7 +92,7 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
         Unjudged: The case was not run without the first wrapper, or a run was cut short, or no
             collective was observed.
     """
-    once = view.evidence.unperturbed
+    once = view.without(SecondWrapper)
     if once is None:
         raise Unjudged("the case was not run without the first wrapper")
     if once.incident is not None or view.incident is not None:
@@ -176,7 +176,7 @@ def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | N
 
     A run that hangs is LIVE-1's.
     """
-    earlier, alone = view.case.get(EarlierRuns), view.evidence.unperturbed
+    earlier, alone = view.case.get(EarlierRuns), view.without(EarlierRuns)
     if earlier is None or alone is None:
         raise NotAbout("the case has no earlier runs, or was not run without them")
     if view.incident is not None or alone.incident is not None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import LARGEST, ROUNDOFF, SMALLEST, FloatArray
 from ddp_invariants.cases.program import Optimizer
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants.crashes import crash_of, is_crash
 from ddp_invariants.invariants.rule import Unjudged
@@ -53,6 +54,16 @@ class RecordedTraining:
                 )
         silent = [rank for rank, each in enumerate(self.evidence.ranks) if not each.answered]
         return f"rank {silent[0]} recorded nothing" if silent else ""
+
+    def without(self, *removed: type[Situation]) -> TrainingEvidence | None:
+        """Return the evidence of a second run of the case, without its situations of some classes.
+
+        It is None if the case was run once, or a second time for a rule that leaves out others.
+        """
+        second = self.evidence.unperturbed
+        if second is None or second.case != self.case.without(*removed):
+            return None
+        return second
 
     def noted(self, moment: Moment, step: int = 0) -> tuple[Tensors, ...] | None:
         """Return the tensors of a moment on every rank; None unless all ranks reached it."""

@@ -119,6 +119,10 @@ class MovedAfter:
     when: Callable[[Failure], bool]
 
 
+UNDISTURBED: tuple[type[Situation], ...] = (Perturbed, FailureInjection, Turns)
+"""The situations that most second runs leave out: changed timing and injected failures."""
+
+
 def _never(_: TrainingCase) -> bool:
     return False
 
@@ -186,7 +190,7 @@ class Row:
     repeats_undisturbed: Callable[[TrainingCase], bool] = _never
     exhausted: bool = False
     explored: bool = False
-    without: tuple[type[Situation], ...] = (Perturbed, FailureInjection, Turns)
+    without: tuple[type[Situation], ...] = UNDISTURBED
     alone: bool = False
     counts_when_injected: bool = False
     script: Script = field(default_factory=Script)

@@ -4,6 +4,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.invariants.compare import parted
 from ddp_invariants.invariants.observed import require_observed
 from ddp_invariants.invariants.rule import (
+    UNDISTURBED,
     NotAbout,
     Tally,
     Unjudged,
@@ -74,7 +75,7 @@ def same_with_unchanged_timing(view: EvidenceView, tally: Tally, rule: str) -> F
         Unjudged: One of the two runs was cut short, drew other random numbers, or sent nothing that
             was observed.
     """
-    words, plain = changed_timing(view.case), view.evidence.unperturbed
+    words, plain = changed_timing(view.case), view.without(*UNDISTURBED)
     if plain is None:
         raise NotAbout("the case was not run again with unchanged timing")
     unperturbed = EvidenceView(plain, view.declared)

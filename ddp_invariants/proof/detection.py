@@ -39,12 +39,11 @@ class Detection:
         size: The size of the smallest case: ranks, layers and steps, or ranks and samples.
         needs: The possible contents that the smallest case has (`contents`).
         reason: The reason why an observed failure is no violation.
-        refused: Of the cases of a search without a failure, those that ended in an exception on
-            every rank.
+        refused: Of these cases, those that ended in an exception on every rank.
         simulated: The number of runs in the simulation.
         real: The number of runs over the real backend, or of a sampler.
         executed: The places of the statements that a copy marks and the ranks have executed
-            (`mutants.overlay`), for a search without a failure.
+            (`mutants.overlay`).
     """
 
     planted: CatalogueEntry

@@ -113,11 +113,16 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         if drawn == budget:
             break
     detection = Detection(
-        planted, seed, drawn, simulated=ran["simulated"], real=ran[str(pool.backend)]
+        planted,
+        seed,
+        drawn,
+        refused=_refused(trial.ledger),
+        simulated=ran["simulated"],
+        real=ran[str(pool.backend)],
+        executed=planted.executed,
     )
     if survey.sighting is None:
-        refused = _refused(trial.ledger)
-        return replace(detection, refused=refused, executed=planted.executed)
+        return detection
     detection = replace(
         detection,
         of_its_kind=survey.sighting.of_its_kind,

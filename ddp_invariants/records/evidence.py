@@ -346,8 +346,8 @@ class TrainingEvidence:
         case: The case they ran.
         ranks: Of the ranks that train, in order; an empty RankEvidence for one that never answered.
         incident: None if every rank answered.
-        unperturbed: The evidence of the same case without its perturbation and its injected
-            failure, if a rule compares the two.
+        unperturbed: The evidence of the same case without some of its situations, such as its
+            perturbation, if a rule compares the two.
     """
 
     case: TrainingCase

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from handmade import CASE, right
 
+from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import RaisedError
+from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.second import SecondWrapper, condition
 from ddp_invariants.situations.surroundings import Surroundings
 
@@ -20,6 +22,20 @@ def test_a_deleted_wrapper_is_judged_with_a_run_without_it_alone() -> None:
     finding = judge(replace(right(AGAIN), unperturbed=right()))["LIVE-6"]
     assert finding.failure is None
     assert condition("again") in finding.met
+
+
+def test_the_second_run_of_another_rule_is_no_evidence() -> None:
+    """A run without a wrapper, or without delays, says nothing of the other."""
+    delayed = AGAIN.with_situation(Perturbed(Perturbation("delays")))
+    without = {"LIVE-6": delayed.without(SecondWrapper), "COMM-2": AGAIN}
+    for rule, case in without.items():
+        second = replace(right(CASE), case=case)
+        raised = replace(second.ranks[0], raised=RaisedError("wrap", 0, "TypeError", "no", ""))
+        second = replace(second, ranks=(raised, *second.ranks[1:]))
+        findings = judge(replace(right(delayed), unperturbed=second))
+        failed = {other for other, finding in findings.items() if finding.failure is not None}
+        assert failed <= {rule}
+        assert (failed == {rule}) == (rule == "COMM-2")
 
 
 def test_each_way_to_wrap_a_model_twice_is_a_condition_of_its_own() -> None:

@@ -918,7 +918,7 @@ def test_live2_names_state_left_behind_if_nothing_else_explains_the_gradient() -
         alone = judge(replace(evidence, ranks=ranks))["LIVE-2"].failure
         assert alone is not None
         assert left not in alone.perhaps
-        compared = replace(evidence, ranks=ranks, unperturbed=right(CAUGHT))
+        compared = replace(evidence, ranks=ranks, unperturbed=right())
         failure = judge(compared)["LIVE-2"].failure
         assert failure is not None
         assert named in failure.perhaps
