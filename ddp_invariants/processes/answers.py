@@ -69,6 +69,19 @@ class Answers:
         """Return the plain part of a rank's answer."""
         return self.by_rank[rank].header
 
+    def take_failures(self) -> dict[int, str]:
+        """Take out the answers of ranks whose serve loop failed, and return the reasons by rank.
+
+        Where another rank has ended, its peers may fail while they still connect to it.
+        """
+        failed = {rank: each for rank, each in self.by_rank.items() if "failed" in each.header}
+        for rank in failed:
+            del self.by_rank[rank]
+        return {
+            rank: f"lost its peers: {each.header['failed']['type']}: {each.header['failed']['message']}"
+            for rank, each in failed.items()
+        }
+
     def altered(self) -> list[str]:
         """Return the names of the harness's own code that has been replaced in a rank.
 

@@ -129,9 +129,11 @@ class RankProcesses:
             if hung and len(waiting) == silent:
                 break
         answers.spent = watch.spent
+        self._reject_altered(answers)
+        lost = answers.take_failures() if dead else {}
         self._reject_failures(answers)
         if waiting or dead:
-            answers.incident = self._incident(set(waiting.values()), dead, watch)
+            answers.incident = self._incident(set(waiting.values()), dead, watch, lost)
         return answers
 
     def _send(self, requests: dict[int, dict[str, Any]]) -> dict[socket.socket, int]:
@@ -163,11 +165,13 @@ class RankProcesses:
             self.running[printing[descriptor]].drain()
         return [source for source in ready if source in waiting]
 
-    def _reject_failures(self, answers: Answers) -> None:
-        # First, because an altered harness may fail in any way.
+    def _reject_altered(self, answers: Answers) -> None:
+        # Before all else, because an altered harness may fail in any way.
         if answers.altered():
             self.retire()
             raise AlteredHarness(answers.altered())
+
+    def _reject_failures(self, answers: Answers) -> None:
         for header in (answer.header for answer in answers.by_rank.values()):
             if "unusable" in header:
                 self.retire()
@@ -180,8 +184,13 @@ class RankProcesses:
                     f"{failure['message']}\n{failure['traceback']}"
                 )
 
-    def _incident(self, hung: set[int], dead: set[int], watch: Watch) -> Incident:
-        """Describe ranks that gave no answer: their stacks, or how they ended."""
+    def _incident(
+        self, hung: set[int], dead: set[int], watch: Watch, lost: dict[int, str]
+    ) -> Incident:
+        """Describe ranks that gave no answer: their stacks, or how they ended.
+
+        Of a lost rank the reason alone is noted: its peer's end is the incident.
+        """
         seconds, seen = watch.elapsed, watch.seen(hung)
         for rank in hung:
             self.running[rank].signal(signal.SIGUSR1)
@@ -204,7 +213,7 @@ class RankProcesses:
         return Incident(
             "died" if ended else "hung",
             {**waiting, **ended},
-            stacks,
+            stacks | lost,
             seconds,
             {rank: calls for rank, calls in last_calls.items() if calls is not None},
             statuses,
