@@ -210,7 +210,7 @@ def judged(of: Target, mutant: Mutant, detection: Detection, unaltered: Detectio
     Args:
         of: The target.
         mutant: The mutant.
-        detection: The result of its search, or of the unaltered copy's if no case reached it.
+        detection: The result of its search, or that of the unaltered copy if no case reached it.
         unaltered: The same for the unaltered copy, which was given the same cases.
     """
     if detection.is_caught:
