@@ -86,6 +86,8 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     # A fault is known to be wrong, so its hangs need no long wait; a control may only be slow.
     pool.limit(HUNG_DEADLINE if planted.is_fault else DEADLINE)
     ddp, sampler = planted.under_test
+    # A copy that cannot be loaded is told here: only its original is probed.
+    pool.describe(sampler if planted.is_sampler else ddp)
     scope = replace(_scope(pool, *planted.probed), most_samples=fault_search.most_samples)
     if planted.derived_from is not None:
         # Where the right implementation is wrong itself, it would hide the fault.

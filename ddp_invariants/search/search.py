@@ -10,13 +10,14 @@ from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
+from hypothesis.errors import FlakyFailure
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
 from ddp_invariants.cases.program import Poison
 from ddp_invariants.cases.shrink import simpler
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.errors import CaseError, HarnessError
+from ddp_invariants.errors import CaseError, HarnessError, LoadFailure
 from ddp_invariants.invariants import ALL_RULES, root_failure
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import (
@@ -142,6 +143,8 @@ class Search:
         Raises:
             Violation: A case fails.
             Flaky: A case failed once, and not again.
+            HarnessError: The harness failed.
+            LoadFailure: The implementation cannot be tested.
         """
 
         def property_(asked: Asked) -> None:
@@ -150,7 +153,15 @@ class Search:
         split = self.runner.options.split
         own = asked.map(lambda drawn: drawn._replace(case=split.own(drawn.case)))
         test = given(independent(own))(property_)
-        seed(self.seed_of(name))(self.bounded(name, count)(test))()
+        try:
+            seed(self.seed_of(name))(self.bounded(name, count)(test))()
+        except FlakyFailure as flaky:
+            # Hypothesis tries a failing case again. A harness that fails at two places in turn is
+            # flaky to Hypothesis, which then reports no failure of the case.
+            for error in flaky.exceptions:
+                if isinstance(error, HarnessError | LoadFailure):
+                    raise error from None
+            raise
 
     def bounded(self, name: str, count: int) -> settings:
         """Return Hypothesis' settings of a search.

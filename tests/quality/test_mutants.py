@@ -172,6 +172,22 @@ def test_mutants_of_the_reference_sampler_are_judged(pool: Pool, tmp_path: Path)
     assert "noticed: 2 of 2 mutants" in text
 
 
+def test_a_mutant_that_cannot_be_imported_says_why(pool: Pool, tmp_path: Path) -> None:
+    """It is no result about the judge."""
+    file = tmp_path / "wrapper.py"
+    file.write_text(
+        "from ddp_invariants.reference import ddp\n\n\n"
+        "class Wrapper(ddp.DistributedDataParallel):\n"
+        "    @property\n    def cap(self):\n        return self.bucket_cap\n\n"
+        "    @cap.setter\n    def cap(self, value):\n        self.bucket_cap = value\n",
+        encoding="utf-8",
+    )
+    name = "Wrapper.cap: decorator: @property -> no decorator"
+    (result,) = _judged(pool, tmp_path, Target("ddp", f"{file}:Wrapper"), [name], 4)
+    assert result.result == "not loaded"
+    assert "'function' object has no attribute 'setter'" in result.words
+
+
 def test_mutants_of_the_reference_wrapper_are_judged(pool: Pool, tmp_path: Path) -> None:
     """A wrapper that writes no mean back leaves each rank its own gradients."""
     name = "DistributedDataParallel._finish: statement: self._write_back(bucket) -> pass"

@@ -1,5 +1,6 @@
 """Tests of the plan of a survey: what three hundred cases meet."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,14 +10,17 @@ from conftest import TrialMaker
 from ddp_invariants.cases.case import Case, ShardCase
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import HarnessError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records.verdict import Failure, Inconclusive
 from ddp_invariants.search import confirm
 from ddp_invariants.search.drawing import independent
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.scale import LARGE
-from ddp_invariants.search.search import Asked
+from ddp_invariants.search.search import Asked, Search
+from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.survey import Plan
+from ddp_invariants.search.trial import Options
 from ddp_invariants.situations import SITUATIONS
 
 
@@ -119,3 +123,21 @@ def test_a_survey_whose_failures_never_repeat_says_why(
     assert surveyed.violation is None
     assert surveyed.reason == "seen, and not repeated"
     assert len(tried) == 3
+
+
+def test_a_harness_that_fails_in_several_ways_is_no_flaky_case() -> None:
+    """Hypothesis tries a failing case again; the harness's first words are kept."""
+    runner: Any = SimpleNamespace(options=Options())
+    search, failed = Search(runner, "GRAD-2"), list[HarnessError]()
+
+    def look_at(_asked: Asked, **_: object) -> None:
+        failed.append(HarnessError(f"failure {len(failed)}"))
+        if len(failed) == 1:
+            raise failed[0]
+        raise failed[-1]
+
+    search.look_at = look_at  # type: ignore[method-assign, assignment]  # no ranks
+    cases: Any = cases_for("GRAD-2", Scope())
+    with pytest.raises(HarnessError, match="failure"):
+        search.drive("it", cases.map(lambda case: Asked("GRAD-2", case)), 5)
+    assert len(failed) > 1
