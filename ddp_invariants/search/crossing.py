@@ -15,12 +15,18 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.joined import situations_of
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
-from ddp_invariants.search.scale import has_many_operations, takes_long
+from ddp_invariants.search.scale import has_many_operations, numbers_computed, takes_long
 from ddp_invariants.situations.capability import BASE, FOUR
 
 _KEPT = ("model", "situations", "optimizer", "steps", "accumulation", "values", "data", "seed")
 """Fields that are not simply taken from the probe."""
 _MOST_LAYERS = 12
+MOST_NUMBERS = 5_000_000
+"""Numbers that a crossed case may compute; a run of as many takes about two seconds.
+
+A large tensor is drawn for one short step. Some additions need many steps, with which a single case
+took longer than a hundred others.
+"""
 _GENTLE_RATE, _SMALL_RATE = -9, -12
 """Binary logarithms of learning rates at which crossed models do not diverge in a few steps."""
 
@@ -48,6 +54,8 @@ def crossed(case: TrainingCase, name: str, scope: Scope) -> TrainingCase:
         return case
     if takes_long(joint) and has_many_operations(joint):
         return case  # In anomaly mode it would take half a minute.
+    if numbers_computed(joint) > max(MOST_NUMBERS, numbers_computed(case)):
+        return case
     return joint if capability.present(joint) else case
 
 

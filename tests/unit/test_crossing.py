@@ -12,7 +12,8 @@ from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
-from ddp_invariants.search.crossing import CROSSED, crossed
+from ddp_invariants.search.crossing import CROSSED, MOST_NUMBERS, crossed
+from ddp_invariants.search.scale import numbers_computed
 from ddp_invariants.search.search import _shared, weight
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.capability import BASE, FOUR
@@ -88,6 +89,17 @@ def test_a_case_that_cannot_have_more_stays_as_it_is() -> None:
     assert crossed(many, "anomaly", SCOPE) is many  # It would take half a minute.
     written = crossed(BASE, "buffers_written", SCOPE)
     assert crossed(written, "state", SCOPE) is written  # The state lacks what was written.
+
+
+def test_a_case_with_a_large_tensor_stays_short() -> None:
+    """An addition that makes it compute with many numbers in many micro-steps is left out."""
+    wide = Model(1, (Layer("linear", 262_145), Layer("linear", 1)))
+    large = replace(BASE, model=wide, world_size=3, steps=1)
+    assert crossed(large, "momentum", SCOPE) is not large
+    additions = [crossed(replace(large, steps=2), name, SCOPE) for name in CROSSED]
+    assert max(map(numbers_computed, additions)) <= MOST_NUMBERS
+    longer = [crossed(replace(BASE, steps=1), name, SCOPE).steps for name in CROSSED]
+    assert max(longer) > 4
 
 
 @pytest.mark.parametrize(
