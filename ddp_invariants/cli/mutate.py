@@ -144,16 +144,18 @@ def mutate(
             ]
             options = {"mutants of": str(of), "cases": cases}
             kept = None if resume is None else Results(resume, options, [original.file])
-            unaltered = _by_name(searches[:1], workers, kept).get(entries[0].name)
+            detections, interrupted = _by_name(searches[:1], workers, kept)
+            unaltered = detections.get(entries[0].name)
             if unaltered is not None and _holds(unaltered):
                 pairs = [*zip(altered, searches[1:], strict=True)]
                 reached = [job for mutant, job in pairs if judging.is_reached(mutant, unaltered)]
-                detections = _by_name(reached, workers, kept)
+                if not interrupted:
+                    detections, _ = _by_name(reached, workers, kept)
                 for mutant, job in pairs:
-                    searched = detections.get(job.planted.name)
-                    if searched is not None or job not in reached:
-                        result = judging.judged(of, mutant, searched or unaltered, unaltered)
-                        results.append(result)
+                    is_reached = judging.is_reached(mutant, unaltered)
+                    found = detections.get(job.planted.name) if is_reached else unaltered
+                    if found is not None:
+                        results.append(judging.judged(of, mutant, found, unaltered))
     except (*UNUSABLE_INPUT, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
         context.exit(unusable(error))
@@ -166,14 +168,16 @@ def mutate(
 
 def _by_name(
     searches: "list[FaultSearch]", workers: int, results: "Results | None"
-) -> "dict[str, Detection]":
-    """Run the searches, and return their results by name; an interrupt keeps those so far."""
+) -> "tuple[dict[str, Detection], bool]":
+    """Run the searches; return their results by name, and whether an interrupt ended them early."""
     done: list[Detection] = []
+    interrupted = False
     try:
         search(searches, workers, ON_THE_CPU, done, results)
     except KeyboardInterrupt:
         say_interrupted(searches, done)
-    return {detection.planted.name: detection for detection in done}
+        interrupted = True
+    return {detection.planted.name: detection for detection in done}, interrupted
 
 
 def _holds(unaltered: "Detection") -> bool:
@@ -197,5 +201,7 @@ def _status(results: "list[Judged]", mutants: int, unaltered: "Detection | None"
         return INCONCLUSIVE
     if unaltered is None or len(results) < mutants:
         return INTERRUPTED
+    if any(each.result == "failed" for each in results):
+        return INCONCLUSIVE
     loaded = [each for each in results if each.result != "not loaded"]
     return int(any(each.result not in NOTICED for each in loaded))

@@ -16,6 +16,8 @@ from ddp_invariants.situations.second import BESIDE, SAME, SecondWrapper, condit
 from ddp_invariants.situations.surroundings import CONDITIONS, Surroundings
 
 _SOURCE = "no document: a wrapper acts only on its module and its process group"
+_WITHOUT_A_SECOND, _WITHOUT_EARLIER_RUNS = (SecondWrapper,), (EarlierRuns,)
+"""The situations that the second runs of these rules leave out."""
 
 
 @training.rule(
@@ -34,7 +36,7 @@ _SOURCE = "no document: a wrapper acts only on its module and its process group"
     costs=2,
     observed_groups=True,
     repeats_undisturbed=lambda case: _is_wrapped_again(case.get(SecondWrapper)),
-    without=(SecondWrapper,),
+    without=_WITHOUT_A_SECOND,
 )
 def second_wrappers_do_no_harm(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge cases with a second wrapper: every step of both models must be right."""
@@ -92,7 +94,7 @@ def _sends_more(view: EvidenceView, tally: Tally) -> Failure | None:
         Unjudged: The case was not run without the first wrapper, or a run was cut short, or no
             collective was observed.
     """
-    once = view.without(SecondWrapper)
+    once = view.without(*_WITHOUT_A_SECOND)
     if once is None:
         raise Unjudged("the case was not run without the first wrapper")
     if once.incident is not None or view.incident is not None:
@@ -167,7 +169,7 @@ AFTER = "a run after others"
     costs=10,
     observed_groups=True,
     repeats_undisturbed=lambda case: case.get(EarlierRuns) is not None,
-    without=(EarlierRuns,),
+    without=_WITHOUT_EARLIER_RUNS,
     alone=True,
     script=SEVERAL_RUNS,
 )
@@ -176,7 +178,7 @@ def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | N
 
     A run that hangs is LIVE-1's.
     """
-    earlier, alone = view.case.get(EarlierRuns), view.without(EarlierRuns)
+    earlier, alone = view.case.get(EarlierRuns), view.without(*_WITHOUT_EARLIER_RUNS)
     if earlier is None or alone is None:
         raise NotAbout("the case has no earlier runs, or was not run without them")
     if view.incident is not None or alone.incident is not None:

@@ -32,6 +32,8 @@ def is_readable(header: dict[str, Any]) -> bool:
 
 
 _NO_FAILURE = {"type": "", "message": "", "traceback": ""}
+_OF_CONNECTIONS = ("RuntimeError", "DistBackendError", "DistNetworkError", "DistStoreError")
+"""The types of errors that torch raises if it cannot connect ranks; gloo raises the first."""
 
 
 @dataclass(frozen=True)
@@ -69,18 +71,11 @@ class Answers:
         """Return the plain part of a rank's answer."""
         return self.by_rank[rank].header
 
-    def take_failures(self) -> dict[int, str]:
-        """Take out the answers of ranks whose serve loop failed, and return the reasons by rank.
-
-        Where another rank has ended, its peers may fail while they still connect to it.
-        """
-        failed = {rank: each for rank, each in self.by_rank.items() if "failed" in each.header}
-        for rank in failed:
-            del self.by_rank[rank]
-        return {
-            rank: f"lost its peers: {each.header['failed']['type']}: {each.header['failed']['message']}"
-            for rank, each in failed.items()
-        }
+    def drop_lost(self) -> None:
+        """Drop the answers of ranks that could not connect; a peer has ended or is silent."""
+        for rank, answer in [*self.by_rank.items()]:
+            if answer.header.get("failed", _NO_FAILURE)["type"] in _OF_CONNECTIONS:
+                del self.by_rank[rank]
 
     def altered(self) -> list[str]:
         """Return the names of the harness's own code that has been replaced in a rank.

@@ -130,10 +130,10 @@ class RankProcesses:
                 break
         answers.spent = watch.spent
         self._reject_altered(answers)
-        lost = answers.take_failures() if dead else {}
-        self._reject_failures(answers)
         if waiting or dead:
-            answers.incident = self._incident(set(waiting.values()), dead, watch, lost)
+            answers.drop_lost()
+            answers.incident = self._incident(set(waiting.values()), dead, watch)
+        self._reject_failures(answers)
         return answers
 
     def _send(self, requests: dict[int, dict[str, Any]]) -> dict[socket.socket, int]:
@@ -184,13 +184,8 @@ class RankProcesses:
                     f"{failure['message']}\n{failure['traceback']}"
                 )
 
-    def _incident(
-        self, hung: set[int], dead: set[int], watch: Watch, lost: dict[int, str]
-    ) -> Incident:
-        """Describe ranks that gave no answer: their stacks, or how they ended.
-
-        Of a lost rank the reason alone is noted: its peer's end is the incident.
-        """
+    def _incident(self, hung: set[int], dead: set[int], watch: Watch) -> Incident:
+        """Describe ranks that gave no answer: their stacks, or how they ended."""
         seconds, seen = watch.elapsed, watch.seen(hung)
         for rank in hung:
             self.running[rank].signal(signal.SIGUSR1)
@@ -213,7 +208,7 @@ class RankProcesses:
         return Incident(
             "died" if ended else "hung",
             {**waiting, **ended},
-            stacks | lost,
+            stacks,
             seconds,
             {rank: calls for rank, calls in last_calls.items() if calls is not None},
             statuses,

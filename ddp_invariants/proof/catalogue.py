@@ -40,8 +40,7 @@ class CatalogueEntry:
         rules: The rules of which one must notice the fault; none for a control, on which no rule
             may fail.
         causes: Words of causes, of which one must be named; none if the evidence shows no cause.
-        part: The part of training that it is. The reference's wrapper trains with a class of
-            optimizers.
+        part: The part of training that it is. An optimizer is tried with the reference's wrapper.
         trigger: The situation in which the fault shows, if the record names it.
         docstring: The whole record.
         file: The path of the module's file; empty for the package's own catalogue. For a composed
@@ -102,12 +101,15 @@ class CatalogueEntry:
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """Return the part of the entry that no other entry of its catalogue has."""
+        """Return what tells the entry from all others of its catalogue."""
         return self.target, self.part, self.arguments, self.fault
 
     @property
     def executed(self) -> tuple[str, ...]:
-        """Return the places of its marked statements that ranks have executed; it has none."""
+        """Return the places of the marked statements that ranks have executed.
+
+        An entry of a catalogue has no marked statements.
+        """
         return ()
 
     @property

@@ -38,12 +38,14 @@ class Detection:
         case: The smallest case in words.
         size: The size of the smallest case: ranks, layers and steps, or ranks and samples.
         needs: The possible contents that the smallest case has (`contents`).
-        reason: The reason why an observed failure is no violation.
+        reason: The reason why an observed failure is no violation, or why no case was judged.
         refused: Of these cases, those that ended in an exception on every rank.
         simulated: The number of runs in the simulation.
         real: The number of runs over the real backend, or of a sampler.
         executed: The places of the statements that a copy marks and the ranks have executed
             (`mutants.overlay`).
+        loaded: False if the implementation could not be loaded. If it was, and no case was judged,
+            the harness failed.
     """
 
     planted: CatalogueEntry
@@ -65,6 +67,7 @@ class Detection:
     simulated: int = 0
     real: int = 0
     executed: tuple[str, ...] = ()
+    loaded: bool = True
 
     @property
     def is_caught(self) -> bool:

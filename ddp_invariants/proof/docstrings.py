@@ -11,8 +11,10 @@ from typing import Literal
 from ddp_invariants.errors import CatalogueError
 from ddp_invariants.invariants import ALL_RULES
 
-Part = Literal["ddp", "sampler", "optimizer", ""]
-"""The part of training that an implementation is; "" if nothing says so."""
+Part = Literal["ddp", "sampler", "optimizer"]
+"""The part of training that an implementation is."""
+StatedPart = Part | Literal[""]
+"""The part that a record or a definition states; "" if it states none."""
 
 _CONTROL = re.compile(r"Right: (?P<description>.+)\.")
 _FAULT = re.compile(
@@ -56,7 +58,7 @@ class Record:
     rules: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     trigger: str = ""
-    part: Part = ""
+    part: StatedPart = ""
 
 
 def strictly(docstring: str) -> Record:
@@ -128,7 +130,7 @@ def _id(match: re.Match[str]) -> str:
     return f"{(match[1] or match[2]).upper()}-{int(match[3])}"
 
 
-def _part_of(docstring: str) -> Part:
+def _part_of(docstring: str) -> StatedPart:
     """Return the part of training that a sentence of one word names."""
     named = _PART.search(docstring)
     if named is None:

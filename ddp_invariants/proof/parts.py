@@ -7,7 +7,7 @@ import ast
 from collections.abc import Mapping
 
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.proof.docstrings import Part, Record
+from ddp_invariants.proof.docstrings import Record, StatedPart
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -35,7 +35,7 @@ _EITHER = ("LIVE-1", "RNG-1", "STATE-1")
 """Rules about DDPs that authors name for samplers, too: these hang, draw numbers and save states."""
 
 
-def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]) -> Part:
+def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]) -> StatedPart:
     """Return the part of training that an implementation is; "" if nothing decides it.
 
     Args:
@@ -50,7 +50,7 @@ def part_of(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef
     return named
 
 
-def _named(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]) -> Part:
+def _named(node: Definition, record: Record, classes: Mapping[str, ast.ClassDef]) -> StatedPart:
     """Return what the record says, or else the rules that it names, or else the definition."""
     about = {ALL_RULES[rule].is_about_samplers for rule in record.rules if rule not in _EITHER}
     if record.part:
@@ -66,7 +66,7 @@ def _is_optimizer(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> bo
     return "forward" not in members and any(base.endswith(_OF_OPTIMIZERS) for base in bases)
 
 
-def _of_class(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Part:
+def _of_class(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> StatedPart:
     members, bases = _family(node, classes)
     if "forward" in members or any(base.endswith(_OF_MODULES) for base in bases):
         return "ddp"
@@ -75,7 +75,7 @@ def _of_class(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Part:
     return ""
 
 
-def _of_function(node: ast.FunctionDef) -> Part:
+def _of_function(node: ast.FunctionDef) -> StatedPart:
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
     return "sampler" if names[:1] and names[0] in _DATA else ""
 

@@ -2,7 +2,8 @@
 
 Each result is a line of JSON, written when its search ends. The line names the options, versions and
 sources of its measurement: results of another one stay in the file and are not taken. A line that
-was cut off is no result. A search that the harness could not make is not kept, and is made again.
+was cut off is no result. A search that the harness could not make, or whose failure did not repeat,
+is not kept, and is made again.
 """
 
 import hashlib
@@ -60,12 +61,14 @@ class Results:
         return [replace(self._known[_key(job)], planted=job.planted) for job in jobs if job in self]
 
     def keep(self, detection: Detection) -> None:
-        """Append a result to the file, unless the harness could not make the search.
+        """Append a result to the file.
+
+        A search that the harness could not make, or whose failure did not repeat, is made again.
 
         Raises:
             OSError: The file cannot be written.
         """
-        if not detection.cases:
+        if not detection.cases or (detection.reason and not detection.is_caught):
             return
         line = json.dumps({**self._about, "key": _key(detection), "search": asdict(detection)})
         with self._path.open("a", encoding="utf-8") as file:

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 
 from ddp_invariants.cases.case import Case, TrainingCase
+from ddp_invariants.invariants.rule import UNDISTURBED
 from ddp_invariants.records.evidence import TrainingEvidence
-from ddp_invariants.situations.injected_failure import FailureInjection
-from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.turns import Turns
 
 MOST_RANKS = 3
@@ -37,7 +36,7 @@ def is_small(case: Case) -> bool:
 
 def plain(case: TrainingCase) -> TrainingCase:
     """Return a case in its usual timing."""
-    return case.without(Perturbed, FailureInjection, Turns)
+    return case.without(*UNDISTURBED)
 
 
 def late(case: TrainingCase) -> TrainingCase:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.database import DirectoryBasedExampleDatabase, ExampleDatabase
-from hypothesis.errors import FlakyFailure
+from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Case, TrainingCase, to_json
@@ -143,8 +143,6 @@ class Search:
         Raises:
             Violation: A case fails.
             Flaky: A case failed once, and not again.
-            HarnessError: The harness failed.
-            LoadFailure: The implementation cannot be tested.
         """
 
         def property_(asked: Asked) -> None:
@@ -153,15 +151,7 @@ class Search:
         split = self.runner.options.split
         own = asked.map(lambda drawn: drawn._replace(case=split.own(drawn.case)))
         test = given(independent(own))(property_)
-        try:
-            seed(self.seed_of(name))(self.bounded(name, count)(test))()
-        except FlakyFailure as flaky:
-            # Hypothesis tries a failing case again. A harness that fails at two places in turn is
-            # flaky to Hypothesis, which then reports no failure of the case.
-            for error in flaky.exceptions:
-                if isinstance(error, HarnessError | LoadFailure):
-                    raise error from None
-            raise
+        seed(self.seed_of(name))(self.bounded(name, count)(test))()
 
     def bounded(self, name: str, count: int) -> settings:
         """Return Hypothesis' settings of a search.
@@ -339,6 +329,23 @@ class Search:
             return own.failure
         # A hang or a death leaves every other rule without evidence: every search reports it.
         return findings.get(ENDS, own).failure
+
+    def require_failing(self, ended: Violation | Flaky) -> None:
+        """Raise the harness's own failure if it ended the search, and no case has failed.
+
+        Hypothesis tries a failing case again. A harness that fails at two places in turn is flaky
+        to Hypothesis.
+
+        Args:
+            ended: The exception that ended the search.
+
+        Raises:
+            HarnessError: The harness failed.
+            LoadFailure: The implementation cannot be tested.
+        """
+        for error in getattr(ended, "exceptions", ()):
+            if isinstance(error, HarnessError | LoadFailure) and not self.failing:
+                raise error from None
 
     def simplest(self) -> tuple[Failure, Case]:
         """Return the simplest case seen to fail, after trying simpler ones.

@@ -206,7 +206,8 @@ class Trial(Runner):
             if ALL_RULES[rule].explored:
                 with self._stage("all schedules"):
                     search.explore()
-        except (Violation, Flaky):
+        except (Violation, Flaky) as ended:
+            search.require_failing(ended)
             # A flaky failure is repeated now too; the report says how often it shows.
             with self._stage("making smaller"):
                 simplest = confirm.without_a_situation(self, *search.simplest())
@@ -390,7 +391,8 @@ class Trial(Runner):
                     search.drive(block.name, block.asked, block.cases + 1)
             if any(ALL_RULES[rule].exhausted for rule in plan.rules):
                 search.exhaust()
-        except (Violation, Flaky):
+        except (Violation, Flaky) as ended:
+            search.require_failing(ended)
             return self._surveyed(search)
         return Surveyed(search.cases.total())
 

@@ -3,6 +3,7 @@
 import ast
 import importlib.metadata
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from ddp_invariants.cli import main
 from ddp_invariants.errors import NamingError
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.proof.detection import Detection
 from ddp_invariants.proof.measure import FaultSearch, search
 from ddp_invariants.proof.mutants import judging, overlay
@@ -151,6 +153,7 @@ def _judged(pool: Pool, folder: Path, of: Target, names: list[str], cases: int) 
         "",
         cases,
     )
+    assert all(judging.is_reached(mutant, detections[0]) for mutant in altered)
     pairs = zip(altered, detections[1:], strict=True)
     return [judging.judged(of, mutant, each, detections[0]) for mutant, each in pairs]
 
@@ -189,10 +192,28 @@ def test_a_mutant_that_cannot_be_imported_says_why(pool: Pool, tmp_path: Path) -
 
 
 def test_mutants_of_the_reference_wrapper_are_judged(pool: Pool, tmp_path: Path) -> None:
-    """A wrapper that writes no mean back leaves each rank its own gradients."""
-    name = "DistributedDataParallel._finish: statement: self._write_back(bucket) -> pass"
-    (result,) = _judged(pool, tmp_path, WRAPPER, [name], 8)
-    assert (result.result, result.rule) == ("killed", "GRAD-1")
+    """A wrapper that writes no mean back leaves each rank its own gradients.
+
+    Few cases show nothing of a hook that is removed later.
+    """
+    names = [
+        "DistributedDataParallel._finish: statement: self._write_back(bucket) -> pass",
+        "DistributedDataParallel.forward: statement: self._unhook_leaves() -> pass",
+    ]
+    killed, survived = _judged(pool, tmp_path, WRAPPER, names, 8)
+    assert (killed.result, killed.rule) == ("killed", "GRAD-1")
+    assert (survived.result, survived.cases) == ("survived", 8)
+
+
+def test_a_mutant_that_the_harness_could_not_judge_has_no_result() -> None:
+    """It is told apart from a copy that cannot be imported."""
+    original = overlay.locate("sampler", "reference")
+    mutant = judging.chosen(original)[0]
+    entry = all_entries()[0]
+    unaltered, failed = Detection(entry, 0, 9), Detection(entry, 0, 0, reason="a host was lost")
+    for loaded, result in ((True, "failed"), (False, "not loaded")):
+        each = judging.judged(REFERENCE, mutant, replace(failed, loaded=loaded), unaltered)
+        assert (each.result, each.words) == (result, "a host was lost")
 
 
 def test_every_explanation_names_a_mutant() -> None:

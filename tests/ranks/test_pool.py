@@ -16,7 +16,7 @@ from conftest import fault_of
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
-from ddp_invariants.errors import LoadFailure
+from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
@@ -324,3 +324,26 @@ def test_a_long_dataset_and_many_ranks_have_more_time(
     for samples, ranks in ((4, 2), (199_999, 399), (999_971, 2), (4, 1044)):
         pool.shards(ShardCase(ranks, Data(samples=samples)), Sampler(), patience=3.0)
     assert given == [3.0, 3.0, 15.0, 9.0]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_rank_that_cannot_connect_to_an_ended_rank_is_lost_with_it(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """The death is the incident. A rank that cannot connect to living ranks is a failing harness."""
+    # The error of a store with no address stands for that of a group, which takes long to fail.
+    monkeypatch.setattr("ddp_invariants.processes.answers._OF_CONNECTIONS", ("OSError",))
+    ranks = pool.processes
+    asked = {rank: {"do": "keep", "address": "no such address"} for rank in (0, 1)}
+    ranks.retire()
+    ranks.process(1)
+    if ends:
+        ranks.running[1].signal(signal.SIGKILL)
+        answers = ranks.ask(asked, 20.0)
+        assert answers.by_rank == {}
+        assert answers.incident is not None
+        assert (answers.incident.kind, [*answers.incident.ranks]) == ("died", [1])
+        ranks.retire()
+    else:
+        with pytest.raises(HarnessError, match="no such address"):
+            ranks.ask(asked, 20.0)

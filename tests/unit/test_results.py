@@ -100,10 +100,14 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_search(tmp_path: Pa
 
 
 def test_a_search_that_the_harness_could_not_make_is_made_again(tmp_path: Path) -> None:
-    """It has no cases, is not kept, and its control does not count as judged."""
+    """It has no cases, is not kept, and its control does not count as judged.
+
+    A failure that did not repeat is not kept either.
+    """
     path = tmp_path / "results.jsonl"
     failed = replace(FOUND[0], cases=0, reason="the host was lost")
     results(path).keep(failed)
+    results(path).keep(replace(FOUND[0], reason="a failure was seen but not repeated"))
     assert results(path).known(JOBS) == []
     table = replace(TABLE, searches=(failed, *FOUND[1:]))
     total = totals(table.searches)
@@ -195,3 +199,19 @@ def test_an_interrupted_measurement_on_mutants_goes_on_where_it_was(
     other = CliRunner().invoke(main, [*arguments, "--cases", "200"])
     assert other.exit_code == 1
     assert len(made) == 15
+
+
+def test_mutants_of_an_accused_copy_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy without a change must hold; otherwise no result would be about the mutants."""
+    found = list[str]()
+
+    def measured(_addresses: object, jobs: list[FaultSearch], *_: object) -> Iterator[Detection]:
+        for job in jobs:
+            found.append(job.planted.name)
+            yield Detection(job.planted, job.seed, 3, rule="SHARD-1")
+
+    monkeypatch.setattr(measure, "measure", measured)
+    monkeypatch.setattr("ddp_invariants.cli.searching.Hosts", NoHosts)
+    done = CliRunner().invoke(main, ["mutate", "sampler:reference", "--only", "arithmetic"])
+    assert (done.exit_code, found) == (2, ["unaltered"]), done.output
+    assert "the unaltered copy does not hold: SHARD-1" in done.output

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Flaky
 
 from conftest import TrialMaker
 from ddp_invariants.cases.case import Case, ShardCase
@@ -22,6 +23,7 @@ from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.survey import Plan
 from ddp_invariants.search.trial import Options
 from ddp_invariants.situations import SITUATIONS
+from ddp_invariants.situations.capability import BASE
 
 
 def surveyed(plan: Plan, cases: int) -> set[Case]:
@@ -126,7 +128,10 @@ def test_a_survey_whose_failures_never_repeat_says_why(
 
 
 def test_a_harness_that_fails_in_several_ways_is_no_flaky_case() -> None:
-    """Hypothesis tries a failing case again; the harness's first words are kept."""
+    """Hypothesis tries a failing case again; the harness's first words are kept.
+
+    A failure of the harness while a failing case is made smaller hides no violation.
+    """
     runner: Any = SimpleNamespace(options=Options())
     search, failed = Search(runner, "GRAD-2"), list[HarnessError]()
 
@@ -138,6 +143,10 @@ def test_a_harness_that_fails_in_several_ways_is_no_flaky_case() -> None:
 
     search.look_at = look_at  # type: ignore[method-assign, assignment]  # no ranks
     cases: Any = cases_for("GRAD-2", Scope())
-    with pytest.raises(HarnessError, match="failure"):
+    with pytest.raises(Flaky) as ended:
         search.drive("it", cases.map(lambda case: Asked("GRAD-2", case)), 5)
+    with pytest.raises(HarnessError, match="failure"):
+        search.require_failing(ended.value)
     assert len(failed) > 1
+    search.failing[Asked("GRAD-2", BASE)] = Failure("GRAD-2", "it is wrong", "here", "nothing")
+    search.require_failing(ended.value)

@@ -1,4 +1,7 @@
-"""The mutants that behave as the original does, each with an argument, from `survivors.toml`."""
+"""The mutants that no case can distinguish from the original, or that the contract allows.
+
+`survivors.toml` has an argument for each.
+"""
 
 import tomllib
 from collections.abc import Mapping

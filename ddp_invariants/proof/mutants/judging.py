@@ -23,7 +23,9 @@ from ddp_invariants.proof.mutants.operators import Mutant, mutants
 
 Part = Literal["ddp", "sampler", "opt"]
 PARTS: tuple[Part, ...] = get_args(Part)
-Result = Literal["killed", "refused", "survived", "explained", "not executed", "not loaded"]
+Result = Literal[
+    "killed", "refused", "survived", "explained", "not executed", "not loaded", "failed"
+]
 RESULTS: tuple[Result, ...] = get_args(Result)
 
 
@@ -124,7 +126,8 @@ class Judged:
         mutant: The mutant.
         result: `killed` if a rule failed; `refused` if the mutant raises on all ranks in more cases
             than the original; `explained` if the table of survivors has it; `not executed` if no
-            case reached the change; `not loaded` if the copy cannot be imported.
+            case reached the change; `not loaded` if the copy cannot be imported; `failed` if the
+            harness could not judge it.
         rule: The rule that failed; empty unless it was killed.
         cases: The number of cases until then, or of all cases.
         words: The argument of an explained survivor, or the reason why it was not judged.
@@ -211,12 +214,14 @@ def judged(of: Target, mutant: Mutant, detection: Detection, unaltered: Detectio
         of: The target.
         mutant: The mutant.
         detection: The result of its search, or that of the unaltered copy if no case reached it.
-        unaltered: The same for the unaltered copy, which was given the same cases.
+        unaltered: The result of the search of the unaltered copy, which was given the same cases.
     """
     if detection.is_caught:
         return Judged(mutant, "killed", detection.rule, detection.cases)
     if not detection.cases:
-        return Judged(mutant, "not loaded", words=detection.reason)
+        return Judged(
+            mutant, "failed" if detection.loaded else "not loaded", words=detection.reason
+        )
     if detection.refused > unaltered.refused:
         words = f"refuses {detection.refused} cases, the original {unaltered.refused}"
         return Judged(mutant, "refused", cases=detection.cases, words=words)
