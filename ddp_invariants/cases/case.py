@@ -342,6 +342,11 @@ class TrainingCase(Situated, Strict):
         )
 
     @property
+    def forwards(self) -> int:
+        """The number of forwards of all ranks, in all micro-steps and rounds."""
+        return self.world_size * self.steps * self.accumulation * self.rounds
+
+    @property
     def kills(self) -> bool:
         """True if the injected failure kills a rank."""
         return self.injected_failure is not None and self.injected_failure.kind == "death"

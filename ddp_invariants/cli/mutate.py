@@ -1,6 +1,7 @@
 """The command mutate: measure the judge on mutants of real code."""
 
 import re
+from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -147,13 +148,11 @@ def mutate(
             detections, interrupted = _by_name(searches[:1], workers, kept)
             unaltered = detections.get(entries[0].name)
             if unaltered is not None and _holds(unaltered):
-                pairs = [*zip(altered, searches[1:], strict=True)]
-                reached = [job for mutant, job in pairs if judging.is_reached(mutant, unaltered)]
+                reached = [judging.is_reached(mutant, unaltered) for mutant in altered]
                 if not interrupted:
-                    detections, _ = _by_name(reached, workers, kept)
-                for mutant, job in pairs:
-                    is_reached = judging.is_reached(mutant, unaltered)
-                    found = detections.get(job.planted.name) if is_reached else unaltered
+                    detections, _ = _by_name([*compress(searches[1:], reached)], workers, kept)
+                for mutant, is_reached in zip(altered, reached, strict=True):
+                    found = detections.get(mutant.name) if is_reached else unaltered
                     if found is not None:
                         results.append(judging.judged(of, mutant, found, unaltered))
     except (*UNUSABLE_INPUT, ResultsError) as error:

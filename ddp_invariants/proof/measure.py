@@ -78,9 +78,9 @@ def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
     try:
         return _searched(pool, fault_search, store)
     except (LoadFailure, HarnessError) as error:
-        loaded = not isinstance(error, LoadFailure)
-        unjudged = Detection(fault_search.planted, fault_search.seed, 0)
-        return replace(unjudged, reason=str(error), loaded=loaded)
+        planted, seed = fault_search.planted, fault_search.seed
+        loaded = isinstance(error, HarnessError)
+        return Detection(planted, seed, 0, reason=str(error), loaded=loaded)
 
 
 def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:

@@ -15,13 +15,13 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.joined import situations_of
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
-from ddp_invariants.search.scale import has_many_operations, numbers_computed, takes_long
+from ddp_invariants.search.scale import has_many_operations, takes_long
 from ddp_invariants.situations.capability import BASE, FOUR
 
 _KEPT = ("model", "situations", "optimizer", "steps", "accumulation", "values", "data", "seed")
 """Fields that are not simply taken from the probe."""
 _MOST_LAYERS = 12
-MOST_NUMBERS = 5_000_000
+MOST_COMPUTED = 5_000_000
 """Numbers that a crossed case may compute; a run of as many takes about two seconds.
 
 A large tensor is drawn for one short step. Some additions need many steps, with which a single case
@@ -54,9 +54,14 @@ def crossed(case: TrainingCase, name: str, scope: Scope) -> TrainingCase:
         return case
     if takes_long(joint) and has_many_operations(joint):
         return case  # In anomaly mode it would take half a minute.
-    if numbers_computed(joint) > max(MOST_NUMBERS, numbers_computed(case)):
+    if computed(joint) > max(MOST_COMPUTED, computed(case)):
         return case
     return joint if capability.present(joint) else case
+
+
+def computed(case: TrainingCase) -> int:
+    """Return how many numbers all gradients of a run have, on all ranks and in all micro-steps."""
+    return case.model.numbers * case.forwards
 
 
 def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:

@@ -252,11 +252,6 @@ LARGE: dict[str, Callable[[TrainingCase], bool]] = {
 """For each axis, a test for cases that are large along it."""
 
 
-def numbers_computed(case: TrainingCase) -> int:
-    """Return how many numbers all gradients of a run have, on all ranks and in all micro-steps."""
-    return sum(_sizes(case)) * case.world_size * case.steps * case.accumulation * case.rounds
-
-
 def has_many_operations(case: TrainingCase) -> bool:
     """Return whether a case is large along an axis that makes its runs long."""
     return any(LARGE[axis](case) for axis in ("parameters", "layers", "steps", "backwards"))

@@ -63,10 +63,9 @@ def weight(case: Case) -> int:
     groups = max(1, case.world_size // RANKS_AT_ONCE)
     if not isinstance(case, TrainingCase):
         return max(groups, case.data.samples * len(case.epochs) // NUMBERS_AT_ONCE)
-    forwards = case.world_size * case.steps * case.accumulation * case.rounds
     return max(
         groups,
-        forwards // FORWARDS_AT_ONCE,
+        case.forwards // FORWARDS_AT_ONCE,
         case.world_size * case.model.numbers // NUMBERS_AT_ONCE,
     )
 

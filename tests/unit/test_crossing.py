@@ -12,8 +12,7 @@ from ddp_invariants.cases.program import Data
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
-from ddp_invariants.search.crossing import CROSSED, MOST_NUMBERS, crossed
-from ddp_invariants.search.scale import numbers_computed
+from ddp_invariants.search.crossing import CROSSED, MOST_COMPUTED, computed, crossed
 from ddp_invariants.search.search import _shared, weight
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.capability import BASE, FOUR
@@ -97,7 +96,7 @@ def test_a_case_with_a_large_tensor_stays_short() -> None:
     large = replace(BASE, model=wide, world_size=3, steps=1)
     assert crossed(large, "momentum", SCOPE) is not large
     additions = [crossed(replace(large, steps=2), name, SCOPE) for name in CROSSED]
-    assert max(map(numbers_computed, additions)) <= MOST_NUMBERS
+    assert max(map(computed, additions)) <= MOST_COMPUTED
     longer = [crossed(replace(BASE, steps=1), name, SCOPE).steps for name in CROSSED]
     assert max(longer) > 4
 

@@ -137,6 +137,7 @@ def test_a_harness_that_fails_in_several_ways_is_no_flaky_case() -> None:
 
     def look_at(_asked: Asked, **_: object) -> None:
         failed.append(HarnessError(f"failure {len(failed)}"))
+        # At two places: to Hypothesis these are two failures.
         if len(failed) == 1:
             raise failed[0]
         raise failed[-1]

@@ -104,7 +104,7 @@ class CopyEntry(CatalogueEntry):
 
     @property
     def executed(self) -> tuple[str, ...]:
-        """The places of its marked statements that a rank has executed."""
+        """Return the places of its marked statements that a rank has executed."""
         return overlay.executed(Path(self.file))
 
     @property
