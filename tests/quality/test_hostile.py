@@ -89,10 +89,14 @@ def left_behind(hosts: Hosts, pool: Pool) -> set[int]:
     return survivors(lambda: below(hosts) - ranks)
 
 
-def held() -> tuple[int, int, int]:
-    """Return the controller's descriptor and thread counts, and its memory in units of 50 MB."""
-    process = psutil.Process()
-    return process.num_fds(), threading.active_count(), process.memory_info().rss // 50_000_000
+def held() -> tuple[int, int]:
+    """Return the controller's descriptor and thread counts."""
+    return psutil.Process().num_fds(), threading.active_count()
+
+
+def memory() -> int:
+    """Return the memory that the controller holds, in bytes."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def seen(evidence: TrainingEvidence) -> tuple[str, str]:
@@ -235,7 +239,7 @@ def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
     The pool then judges the next implementation as usual.
     """
     pool.train(CASE, Ddp())
-    before, started = held(), time.monotonic()
+    before, memory_before, started = held(), memory(), time.monotonic()
     got, text = seen(pool.train(CASE, Ddp(f"{HOSTILE}:{name}")))
     # An implementation that loops is ended when it has used the processor for so long. A host that
     # was killed is started anew.
@@ -247,6 +251,7 @@ def test_a_hostile_implementation_gets_its_verdict_and_leaves_nothing(
     assert seen(pool.train(CASE, Ddp())) == ("right", "")
     assert left_behind(hosts, pool) == set()
     assert held() == before
+    assert memory() - memory_before < 50_000_000
     assert {path.name for path in folder.iterdir()} <= {
         f"torchinductor_{getpass.getuser()}"
     }  # torch makes this folder
@@ -298,11 +303,11 @@ def test_a_flood_takes_no_memory(pool: Pool) -> None:
     This holds in the controller and in the ranks. The stacks survive the flood.
     """
     pool.train(CASE, Ddp())
-    before = psutil.Process().memory_info().rss
+    before = memory()
     evidence = pool.train(CASE, Ddp(f"{HOSTILE}:FloodsForEver"))
     assert evidence.incident is not None
     assert len(evidence.incident.stacks[1]) < 20_000
-    assert psutil.Process().memory_info().rss - before < 20 * 2**20
+    assert memory() - before < 20 * 2**20
 
 
 ALTERING = """
