@@ -59,6 +59,7 @@ NEVER: dict[str, str] = {
     "unfreeze": "train a layer that was frozen at wrapping",
     "cast": "cast parameters after wrapping",
     "assign": "load a state with assign=True after wrapping",
+    "own_buffers": "pass broadcast_buffers=False",
     "buffers_written": "write to buffers between steps",
     "param_groups": "add a group of parameters to the optimizer after wrapping",
     "resized": "load a saved state on another number of ranks",

@@ -15,11 +15,17 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.extremes import EXTREMES
 from ddp_invariants.cases.program import InjectedFailure
 from ddp_invariants.export.layers import attribute, containers, layer_line, sources
+from ddp_invariants.situations.own_buffers import OwnBuffers
 
 
 def call_text(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
     """Return a call as source text, with the arguments that the case needs."""
-    wanted = {"": True, "cap": case.bucket_cap is not None, "group": case.outside > 0}
+    wanted = {
+        "": True,
+        "cap": case.bucket_cap is not None,
+        "group": case.outside > 0,
+        "own buffers": case.get(OwnBuffers) is not None,
+    }
     given = [
         f"**{text}" if name == "**" else f"{name}={text}"
         for name, text, when in rows

@@ -143,6 +143,24 @@ class NeverInForward(OneByOne):
         return []
 
 
+class IgnoresTheArgument(_Reference):
+    """Every training forward broadcasts buffers, also if the program passes
+    `broadcast_buffers=False` (no public incident found).
+
+    BUF-2: told to leave alone.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        broadcast_buffers: bool = True,
+    ) -> None:
+        del broadcast_buffers
+        super().__init__(module, process_group)
+
+
 class FirstForwardOnly(OneByOne):
     """Buffers are broadcast in the first forward only (no public incident found).
 

@@ -43,6 +43,8 @@ class Context:
             process.
         groups: A function that puts parameters into groups with options of their own; None for one
             group.
+        own_buffers: True if each rank must keep its own buffers (`broadcast_buffers=False`). Always
+            False if the adapter does not name `own_buffers` in its `supports`.
     """
 
     rank: int
@@ -55,6 +57,7 @@ class Context:
     optimizer_arguments: Mapping[str, Any]
     device: Any
     groups: Any = None
+    own_buffers: bool = False
 
     def optimizer(self, parameters: Iterable[Any]) -> Any:
         """Make the case's optimizer over some parameters."""

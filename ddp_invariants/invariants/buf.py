@@ -14,6 +14,7 @@ from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.own_buffers import OWN_BUFFERS, OwnBuffers
 
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
 _FROM_INSIDE = Script(
@@ -52,6 +53,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
             "under no_sync each rank keeps its own buffers": case.accumulation > 1
             and not view.synchronised_each,
             "no buffers": not any(layer.buffers for layer in case.model.layers),
+            "the program asks for no broadcasts of buffers": case.get(OwnBuffers) is not None,
         }
     )
     tally.met.add(TWO_RANKS)
@@ -83,11 +85,12 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     "BUF-2",
     "A forward in training changes buffers as the unwrapped module's forward does. Each element "
     "from which the next forward starts lies between the values that the ranks' twins hold, or has "
-    "a value that the program wrote since.",
-    needs=(EACH_MOVED, NORMED, WRITTEN),
+    "a value that the program wrote since. If the program asks for no broadcasts, it is the value "
+    "of the rank's own twin.",
+    needs=(EACH_MOVED, NORMED, WRITTEN, OWN_BUFFERS),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(least_steps=2, buffers=True, written=True, evaluated_layer=12),
+    draws=Draws(least_steps=2, buffers=True, written=True, evaluated_layer=12, own_buffers=4),
     excluded=(NO_BUFFERS,),
     after="LOSS-1",
     script=_FROM_INSIDE,
@@ -99,7 +102,8 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     lies between the values that the ranks' twins left. It contains a broadcast value, a plain or
     weighted mean, and a rank's own value. If all ranks agree on a count, only that count lies in
     the range. A mean is computed in the buffer's dtype, so the bound allows the rounding of W terms
-    and a division.
+    and a division. Without broadcasts only the rank's own twin counts; but a wrapper made anew, for
+    a state to load, may broadcast at its start.
     """
     case = view.case
     not_about(
@@ -127,11 +131,20 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
         if step in written:
             twins = view.every_rank("written buffers", step)
             tally.met.add(WRITTEN)
-        tally.meet({EACH_MOVED: moved, NORMED: moved and case.model.norms_batches})
+        own = case.get(OwnBuffers) is not None and step not in reloaded
+        differ = any(twin != twins[0] for twin in twins[1:])
+        tally.meet(
+            {
+                EACH_MOVED: moved,
+                NORMED: moved and case.model.norms_batches,
+                OWN_BUFFERS: own and differ,
+            }
+        )
         for rank, started in enumerate(view.every_rank("forward buffers", step)):
             # A new replica starts from its own values of what no saved state holds.
             lost = case.model.unsaved if step in reloaded else frozenset[str]()
-            wrong = _not_between(twins, started, lost, tally)
+            allowed = twins[rank : rank + 1] if own else twins
+            wrong = _not_between(allowed, started, lost, tally)
             if wrong is not None:
                 name, words = wrong
                 slot = next(slot for slot in started.layout.slots if slot.name == name)

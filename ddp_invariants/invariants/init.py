@@ -22,6 +22,7 @@ from ddp_invariants.invariants.rule import (
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.own_buffers import OwnBuffers
 
 _SOURCE = f"{LI}: all processes start from the same model state"
 
@@ -113,6 +114,10 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     not_about(
         {
             _EQUAL: view.case.init == "equal",
+            "the program asks for no broadcasts of buffers, and perhaps not at the start either": view.case.get(
+                OwnBuffers
+            )
+            is not None,
             "the first forward fails on purpose, and may have changed buffers": failure is not None
             and failure.step == 0,
         }

@@ -30,6 +30,7 @@ from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.nodes import Nodes
 from ddp_invariants.situations.optimizer_first import OptimizerFirst
 from ddp_invariants.situations.other_method import OtherMethod
+from ddp_invariants.situations.own_buffers import OwnBuffers
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.perturbation import Perturbed
@@ -80,6 +81,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Nodes,
     Turns,
     EvaluatedLayer,
+    OwnBuffers,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 

@@ -8,6 +8,7 @@ from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Moment, Tensors
 from ddp_invariants.records.verdict import Cause, Failure
+from ddp_invariants.situations.own_buffers import OwnBuffers
 
 
 def of_buffer(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
@@ -55,6 +56,11 @@ def of_move(view: EvidenceView, failure: Failure, step: int, rank: int, name: st
     began_WP, left_WP = of_all("forward buffers", step - 1), of_all("twin buffers", step - 1)
     rounding_P = gamma(2 * world_size, ROUNDOFF.get(dtype or "", 0.0)) * np.abs(left_WP).sum(0)
     guesses = [
+        (
+            "broadcast",
+            "it is another rank's value: the wrapper broadcasts what it was told to leave alone",
+            view.case.get(OwnBuffers) is not None and _among(held_P, left_WP),
+        ),
         (
             "not moved",
             (

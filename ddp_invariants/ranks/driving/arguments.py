@@ -33,6 +33,8 @@ BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float], str]] = {
 }
 """The unit, the conversion from bytes and its source text, by the bucket cap argument's name."""
 
+OWN_BUFFERS = ("broadcast_buffers", "forward_sync_buffers")
+"""Arguments that leave each rank its own buffers if they are false."""
 GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
 RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
 WORLD_SIZES = (
@@ -87,6 +89,7 @@ class ForeignCall:
         self.given = values_of(given, parameters, option)
         self._texts = dict(given)
         self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
+        self.own_buffers = first(OWN_BUFFERS, parameters)
         self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self.wanted = [name for name in rest if name in needed and name not in self.given]
         known = (
@@ -154,6 +157,8 @@ class ForeignCall:
             arguments[self.group] = (
                 torch.distributed.group.WORLD if context.group is None else context.group
             )
+        if context.own_buffers and self.own_buffers is not None:
+            arguments[self.own_buffers] = False
         for name in self.wanted:
             if name not in arguments:
                 arguments[name] = self._value(name, context, module, optimizer)
@@ -185,8 +190,9 @@ class ForeignCall:
         """Return the call as source text of an exported script: rows [argument, expression, when].
 
         `when` is empty for an argument that is always passed. It is `cap` if the argument is passed
-        only when a case sets a bucket capacity, and `group` if only when the case trains in a
-        subgroup. Expressions use the variable names of the script (templates/training.py.j2).
+        only when a case sets a bucket capacity, `group` if only when the case trains in a subgroup,
+        and `own buffers` if only when the case leaves each rank its own buffers. Expressions use
+        the variable names of the script (templates/training.py.j2).
 
         Args:
             module: The script's name for the variable that is passed as the module.
@@ -198,6 +204,8 @@ class ForeignCall:
             )
         if self.group is not None:
             rows.append([self.group, "group", "" if self.group in self.wanted else "group"])
+        if self.own_buffers is not None and not self.given.keys() & {*OWN_BUFFERS}:
+            rows.append([self.own_buffers, "False", "own buffers"])
         written = {
             **dict.fromkeys(OPTIMIZER_CLASSES, "OPTIMIZER"),
             **dict.fromkeys(OPTIMIZER_ARGUMENTS, "dict(OPTIMIZER_ARGUMENTS)"),

@@ -13,7 +13,7 @@ from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.names import target_of
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.adapters import METHODS, check_adapter
-from ddp_invariants.ranks.driving.arguments import OPTIMIZERS, ForeignCall
+from ddp_invariants.ranks.driving.arguments import OPTIMIZERS, OWN_BUFFERS, ForeignCall
 from ddp_invariants.ranks.driving.course import COURSE, CourseAdapter, kinds_of
 from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.driving.imports import (
@@ -63,6 +63,7 @@ _NOT_IN_A_WHOLE_STEP = (
     *CALL_FORMS,
     *MODULE_USES,
     "part_mode",
+    "own_buffers",
     "input_gradients",
     "closure",
 )
@@ -318,7 +319,9 @@ class Driver:
             lacks += ["zero_by_module"]
         if "wrap" in self.methods:  # Only the adapter can say whether it uses the context's values.
             lacks += [
-                name for name in ("bucket_cap", "subgroup") if name not in self.declared.supports
+                name
+                for name in ("bucket_cap", "subgroup", "own_buffers")
+                if name not in self.declared.supports
             ]
         if "step" in self.methods and "step_with_closure" not in self.methods:
             lacks += ["closure"]
@@ -337,9 +340,15 @@ class Driver:
         if {"wrap", "train_step"} & self.methods:
             return []
         capped = self.call is not None and self.call.cap not in (None, *self.call.given)
+        told = (
+            self.call is not None
+            and self.call.own_buffers is not None
+            and not self.call.given.keys() & {*OWN_BUFFERS}
+        )
         calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
         grouped = bool(calls) and all(call.group is not None for call in calls)
-        return [*([] if capped else ["bucket_cap"]), *([] if grouped else ["subgroup"])]
+        offered = {"bucket_cap": capped, "subgroup": grouped, "own_buffers": told}
+        return [name for name, is_offered in offered.items() if not is_offered]
 
     @property
     def made_of(self) -> Source:

@@ -20,6 +20,7 @@ from ddp_invariants.ranks.training.shaped import ShapedReplica
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
 from ddp_invariants.situations.call_shape import CallShape
 from ddp_invariants.situations.group_options import GroupOptions
+from ddp_invariants.situations.own_buffers import OwnBuffers
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Setup:
             arguments,
             self.rank_device.device,
             None if found is None else ParameterGroups(case, found),
+            case.get(OwnBuffers) is not None,
         )
 
     def replica(self, *, step: int = 0, rank: int | None = None) -> Replica:
