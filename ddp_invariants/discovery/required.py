@@ -31,6 +31,7 @@ _OF_TWO_RANKS = (
     "unused on some ranks",
     "a rank without batches",
     "batches changed buffers differently",
+    "no broadcasts of buffers",
     "results withheld",
     "collectives delayed",
     "one bucket",

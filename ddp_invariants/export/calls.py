@@ -197,6 +197,11 @@ class Calls:
                 f"bucket_cap={cap}, seed=SEED,"
             ),
             f"                                group={'group' if self.case.outside else 'None'},",
+            (
+                "                                own_buffers="
+                f"{self.case.get(OwnBuffers) is not None}, "
+                'device=torch.device("cpu"),'
+            ),
             '                                lr=OPTIMIZER_ARGUMENTS["lr"],',
             (
                 "                                optimizer_class=OPTIMIZER, "

@@ -17,6 +17,11 @@ from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.own_buffers import OWN_BUFFERS, OwnBuffers
 
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
+_CHANGED = "a forward changes buffers differently than the unwrapped module does"
+_NOT_ITS_OWN = (
+    "with broadcast_buffers=False, a forward does not start from the buffers that the rank's own "
+    "last forward left"
+)
 _FROM_INSIDE = Script(
     beyond="only code inside a forward sees the buffers at the start of the forward"
 )
@@ -85,8 +90,8 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     "BUF-2",
     "A forward in training changes buffers as the unwrapped module's forward does. Each element "
     "from which the next forward starts lies between the values that the ranks' twins hold, or has "
-    "a value that the program wrote since. If the program asks for no broadcasts, it is the value "
-    "of the rank's own twin.",
+    "a value that the program wrote since. If the program asks for no broadcasts, only the rank's "
+    "own twin counts.",
     needs=(EACH_MOVED, NORMED, WRITTEN, OWN_BUFFERS),
     source=_SOURCE,
     applies="capability",
@@ -102,8 +107,8 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     lies between the values that the ranks' twins left. It contains a broadcast value, a plain or
     weighted mean, and a rank's own value. If all ranks agree on a count, only that count lies in
     the range. A mean is computed in the buffer's dtype, so the bound allows the rounding of W terms
-    and a division. Without broadcasts only the rank's own twin counts; but a wrapper made anew, for
-    a state to load, may broadcast at its start.
+    and a division. After a reload the ranks' own buffers are not required of a new wrapper that
+    broadcasts in its first forward.
     """
     case = view.case
     not_about(
@@ -131,7 +136,9 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
         if step in written:
             twins = view.every_rank("written buffers", step)
             tally.met.add(WRITTEN)
-        own = case.get(OwnBuffers) is not None and step not in reloaded
+        own = case.get(OwnBuffers) is not None and not (
+            step in reloaded and view.declared.init == "first_forward"
+        )
         differ = any(twin != twins[0] for twin in twins[1:])
         tally.meet(
             {
@@ -150,7 +157,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
                 slot = next(slot for slot in started.layout.slots if slot.name == name)
                 failure = Failure(
                     "BUF-2",
-                    "a forward changes buffers differently than the unwrapped module does",
+                    _NOT_ITS_OWN if own else _CHANGED,
                     f"rank {rank} of {case.world_size}, step {step}, buffer {name!r} {slot.shape}",
                     words,
                 )

@@ -45,6 +45,7 @@ OTHER_NAMES: dict[str, Callable[[set[str]], bool]] = {
 It needs none of them: a run of few cases rarely meets all.
 """
 _EQUAL = "the ranks were built with equal seeds, as the implementation declares (INIT-4)"
+_OWN = "the program asks for no broadcasts of buffers, so the ranks may start from different ones"
 
 
 def _like_the_source(
@@ -114,10 +115,7 @@ def buffers_are_the_sources(view: EvidenceView, tally: Tally) -> Failure | None:
     not_about(
         {
             _EQUAL: view.case.init == "equal",
-            "the program asks for no broadcasts of buffers, and perhaps not at the start either": view.case.get(
-                OwnBuffers
-            )
-            is not None,
+            _OWN: view.case.get(OwnBuffers) is not None,
             "the first forward fails on purpose, and may have changed buffers": failure is not None
             and failure.step == 0,
         }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.fields import require
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import BASE, FOUR, Capability, of_situation
@@ -20,17 +21,22 @@ OWN_BUFFERS = "no broadcasts of buffers"
 class OwnBuffers(Situation):
     """A program that passes `broadcast_buffers=False` to the wrapper.
 
-    Each forward then starts from the buffers that the rank's own last forward left. No document
-    says if the ranks start from equal buffers: torch broadcasts them at the start in some versions.
+    Each forward then starts from the buffers that the rank's own last forward left. The ranks may
+    start from equal buffers or from different ones: torch has done both.
     """
 
     options: ClassVar[dict[str, Any]] = {"own_buffers": 0}
     moment: ClassVar[str] = "forwards"
     may_be_left_out: ClassVar[bool] = True
-    hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 
     kind: Literal["own buffers"] = "own buffers"
+
+    def check(self, case: TrainingCase) -> None:
+        """Require numbers in all buffers: no broadcast may replace those that are unset."""
+        require(
+            case.init != "unset", "init", case.init, "another one without broadcasts of buffers"
+        )
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
@@ -51,4 +57,10 @@ class OwnBuffers(Situation):
             BASE, model=Model(4, (*FOUR, Layer("statistics"))), steps=3, situations=(cls(),)
         )
         words = "`broadcast_buffers=False`, which leaves each rank its own buffers"
-        return {"own_buffers": of_situation(cls, probe, OWN_BUFFERS, after="buffers", words=words)}
+        capability = of_situation(cls, probe, OWN_BUFFERS, after="buffers", words=words)
+        return {"own_buffers": replace(capability, present=_leaves_buffers)}
+
+
+def _leaves_buffers(case: TrainingCase) -> bool:
+    """Return whether there are buffers that the wrapper must leave alone."""
+    return case.get(OwnBuffers) is not None and any(layer.buffers for layer in case.model.layers)

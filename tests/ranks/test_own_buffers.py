@@ -4,23 +4,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stored import stored_violation
 
-from conftest import TrialMaker
+from conftest import Run, TrialMaker
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import BetweenSteps
+from ddp_invariants.cases.program import BetweenSteps, InjectedFailure
 from ddp_invariants.cases.situation import Situation
+from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.probe import discover
+from ddp_invariants.discovery.required import RANKS
 from ddp_invariants.discovery.result import Standing
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.export import script as export
 from ddp_invariants.export.calls import call_text
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.own_buffers import OWN_BUFFERS, OwnBuffers
 from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.second import SecondWrapper
+from ddp_invariants.upgrades.corpus import drawn_cases
 
 LAYERS = (Layer("linear", 4), Layer("statistics"), Layer("batch_norm"), Layer("linear", 4))
 CASE = replace(BASE, model=Model(4, LAYERS), steps=4).with_situation(OwnBuffers())
@@ -35,6 +44,11 @@ class Adapter:
         return DistributedDataParallel(
             module, context.group, broadcast_buffers=not context.own_buffers
         )
+"""
+DOUBLES = """
+    def after_backward(self, wrapped, optimizer):
+        for parameter in wrapped.parameters():
+            parameter.grad *= 2
 """
 
 
@@ -58,13 +72,15 @@ def test_right_wrappers_leave_each_rank_its_own_buffers(make_trial: TrialMaker, 
         Actions((BetweenSteps("buffers", 2),)),
         Resized(1),
         SecondWrapper("in turn"),
+        EvaluatedLayer(2),
+        FailureInjection(InjectedFailure("forward error", 1)),
         SecondWrapper("kept"),
         ModuleUse(("names", "modes", "hooks", "copies", "wrapper copies")),
     ],
 )
 @pytest.mark.parametrize("ddp", ["reference", "torch"])
 def test_they_do_so_in_other_situations(make_trial: TrialMaker, ddp: str, other: Situation) -> None:
-    """A new wrapper, another model and a written buffer change no rank's own buffers."""
+    """A new wrapper, another model and a program that writes to them leave each rank its own."""
     findings = make_trial(ddp=ddp, scope=Scope()).findings(CASE.with_situation(other))
     assert not {rule for rule, each in findings.items() if each.failure}
     assert findings["BUF-2"].compared > 0
@@ -99,6 +115,42 @@ def test_an_argument_of_the_user_rules_such_cases_out_and_stays(pool: Pool) -> N
         Ddp("fsdp2"),
     ):
         assert "own_buffers" in pool.describe(ddp)["lacks"]
+
+
+def test_a_probe_of_buffers_has_no_such_case() -> None:
+    """Rules about equal buffers step aside in it, so it would hide that buffers are wrong."""
+    assert not OwnBuffers().joins
+    capability = TRAINING["own_buffers"]
+    assert capability.present(CASE)
+    assert not capability.present(TRAINING["buffers"].removed(CASE))
+
+
+def test_unset_buffers_are_no_such_case() -> None:
+    """Without a broadcast they would stay unset."""
+    with pytest.raises(CaseError, match="without broadcasts of buffers"):
+        replace(CASE, init="unset")
+
+
+def test_one_rank_cannot_meet_the_condition() -> None:
+    """A session on one rank does not ask for it."""
+    assert RANKS[OWN_BUFFERS] == 2
+
+
+def test_a_comparison_of_versions_draws_no_such_case() -> None:
+    """Versions of torch start differently with the argument, and some warn."""
+    drawn = drawn_cases(Scope(), 200, "0")
+    assert not any(isinstance(case, TrainingCase) and case.get(OwnBuffers) for case in drawn)
+
+
+def test_a_script_tells_an_adapter(pool: Pool, run: Run, tmp_path: Path) -> None:
+    """The context of a script has the field, also in a case without the situation."""
+    file = tmp_path / "adapter.py"
+    file.write_text(f"{ADAPTER.replace('SUPPORTED', repr('own_buffers'))}{DOUBLES}")
+    case = replace(BASE, model=Model(2, (Layer("linear"), Layer("statistics"))))
+    for each in (case, case.with_situation(OwnBuffers())):
+        stored = stored_violation(pool, each, "GRAD-2", ddp=f"{file}:Adapter")
+        status, output = run(export.script(pool, stored))
+        assert (status, output.partition(":")[0]) == (1, "GRAD-2"), output
 
 
 def test_a_script_passes_the_argument(pool: Pool) -> None:

@@ -15,18 +15,20 @@ class CommHook:
             the state, as `default_hooks` of torch expect.
     """
 
-    declares: ClassVar[dict[str, object]] = {"supports": ["bucket_cap", "subgroup"]}
+    declares: ClassVar[dict[str, object]] = {"supports": ["bucket_cap", "subgroup", "own_buffers"]}
 
     def __init__(self, hook: Any, make_state: Callable[[Any], Any] | None = None) -> None:
         self.hook, self.make_state = hook, make_state
 
     def wrap(self, module: Any, context: Any) -> object:
         """Wrap the model, and register the hook with a state of its own."""
-        capacity = (
-            {} if context.bucket_cap is None else {"bucket_cap_mb": context.bucket_cap / 2**20}
-        )
+        given: dict[str, Any] = {}
+        if context.bucket_cap is not None:
+            given["bucket_cap_mb"] = context.bucket_cap / 2**20
+        if context.own_buffers:
+            given["broadcast_buffers"] = False
         library: Any = importlib.import_module("torch.nn.parallel")
-        wrapped = library.DistributedDataParallel(module, process_group=context.group, **capacity)
+        wrapped = library.DistributedDataParallel(module, process_group=context.group, **given)
         if type(self.hook).__name__ == "BuiltinCommHookType":
             wrapped._register_builtin_comm_hook(self.hook)
         else:

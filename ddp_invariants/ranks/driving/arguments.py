@@ -34,7 +34,7 @@ BUCKET_CAPS: dict[str, tuple[str, Callable[[int], float], str]] = {
 """The unit, the conversion from bytes and its source text, by the bucket cap argument's name."""
 
 OWN_BUFFERS = ("broadcast_buffers", "forward_sync_buffers")
-"""Arguments that leave each rank its own buffers if they are false."""
+"""Arguments by which, if false, a wrapper leaves each rank its own buffers."""
 GROUPS = ("process_group", "dp_process_group", "data_parallel_group", "dp_group", "group", "pg")
 RANKS = ("rank", "local_rank", "dp_rank", "data_parallel_rank")
 WORLD_SIZES = (
@@ -89,7 +89,8 @@ class ForeignCall:
         self.given = values_of(given, parameters, option)
         self._texts = dict(given)
         self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
-        self.own_buffers = first(OWN_BUFFERS, parameters)
+        given_already = self.given.keys() & {*OWN_BUFFERS}
+        self.own_buffers = None if given_already else first(OWN_BUFFERS, parameters)
         self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         self.wanted = [name for name in rest if name in needed and name not in self.given]
         known = (
@@ -132,6 +133,7 @@ class ForeignCall:
             [f"bucket capacity in {BUCKET_CAPS[self.cap][0]} as {self.cap!r}"] if self.cap else []
         )
         lines += [f"process group as {self.group!r}"] if self.group else []
+        lines += [f"own buffers as '{self.own_buffers}=False'"] if self.own_buffers else []
         lines += [f"also passed: {', '.join(self.wanted)}"] if self.wanted else []
         lines += (
             [f"given: {', '.join(f'{name}={value!r}' for name, value in self.given.items())}"]
@@ -204,7 +206,7 @@ class ForeignCall:
             )
         if self.group is not None:
             rows.append([self.group, "group", "" if self.group in self.wanted else "group"])
-        if self.own_buffers is not None and not self.given.keys() & {*OWN_BUFFERS}:
+        if self.own_buffers is not None:
             rows.append([self.own_buffers, "False", "own buffers"])
         written = {
             **dict.fromkeys(OPTIMIZER_CLASSES, "OPTIMIZER"),

@@ -13,7 +13,7 @@ from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.names import target_of
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.adapters import METHODS, check_adapter
-from ddp_invariants.ranks.driving.arguments import OPTIMIZERS, OWN_BUFFERS, ForeignCall
+from ddp_invariants.ranks.driving.arguments import OPTIMIZERS, ForeignCall
 from ddp_invariants.ranks.driving.course import COURSE, CourseAdapter, kinds_of
 from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.driving.imports import (
@@ -340,11 +340,7 @@ class Driver:
         if {"wrap", "train_step"} & self.methods:
             return []
         capped = self.call is not None and self.call.cap not in (None, *self.call.given)
-        told = (
-            self.call is not None
-            and self.call.own_buffers is not None
-            and not self.call.given.keys() & {*OWN_BUFFERS}
-        )
+        told = self.call is not None and self.call.own_buffers is not None
         calls = [call for call in (self.call, self.optimizer, self.after) if call is not None]
         grouped = bool(calls) and all(call.group is not None for call in calls)
         offered = {"bucket_cap": capped, "subgroup": grouped, "own_buffers": told}
