@@ -216,13 +216,29 @@ def test_a_mutant_that_the_harness_could_not_judge_has_no_result() -> None:
         assert (each.result, each.words) == (result, "a host was lost")
 
 
+def test_an_explanation_of_a_function_is_for_statements_that_no_case_executes() -> None:
+    """A mutant of the same function whose statement was executed survives."""
+    of = Target("ddp", "torch")
+    mutant = next(
+        each
+        for each in judging.chosen(overlay.locate("ddp", "torch"))
+        if each.definition in explained()["torch"] and each.name not in explained()["torch"]
+    )
+    missed = Detection(all_entries()[0], 0, 9)
+    executed = replace(missed, executed=(mutant.statement,))
+    result = judging.judged(of, mutant, missed, missed)
+    assert (result.result, result.words) == ("explained", explained()["torch"][mutant.definition])
+    assert judging.judged(of, mutant, executed, executed).result == "survived"
+
+
 def test_every_explanation_names_a_mutant() -> None:
     """The table of survivors has no entry that is out of date."""
     for words, arguments in explained().items():
         if "torch" in words and not importlib.metadata.version("torch").startswith(TABLE_FOR_TORCH):
             continue
         of = judging.target(words)
-        known = {each.name for each in judging.chosen(overlay.locate(of.part, of.name))}
+        chosen = judging.chosen(overlay.locate(of.part, of.name))
+        known = {name for each in chosen for name in (each.name, each.definition)}
         assert [name for name in arguments if name not in known] == [], words
         assert all(argument.endswith(".") for argument in arguments.values())
 

@@ -225,8 +225,11 @@ def judged(of: Target, mutant: Mutant, detection: Detection, unaltered: Detectio
     if detection.refused > unaltered.refused:
         words = f"refuses {detection.refused} cases, the original {unaltered.refused}"
         return Judged(mutant, "refused", cases=detection.cases, words=words)
-    argument = explained().get(str(of), {}).get(mutant.name, "")
+    arguments, is_executed = explained().get(str(of), {}), mutant.statement in detection.executed
+    argument = arguments.get(mutant.name, "")
+    if not is_executed:
+        argument = argument or arguments.get(mutant.definition, "")
     if argument:
         return Judged(mutant, "explained", cases=detection.cases, words=argument)
-    result: Result = "survived" if mutant.statement in detection.executed else "not executed"
+    result: Result = "survived" if is_executed else "not executed"
     return Judged(mutant, result, cases=detection.cases, words=detection.reason)

@@ -65,6 +65,11 @@ class Mutant:
     path: Path
     nodes: Sequence[ast.AST]
 
+    @property
+    def definition(self) -> str:
+        """The qualified name of the class or function that contains the change."""
+        return self.name.partition(": ")[0]
+
 
 _ARITHMETIC: Mapping[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
