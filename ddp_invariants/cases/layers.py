@@ -325,6 +325,11 @@ class Model(Strict):
         return next((each for each in indices if name.startswith(f"{self.path(each)}.")), None)
 
     @property
+    def has_buffers(self) -> bool:
+        """True if a layer has buffers."""
+        return any(layer.buffers for layer in self.layers)
+
+    @property
     def norms_batches(self) -> bool:
         """True if a sample's result depends on the other samples of its rank's batch."""
         return any(layer.of_kind.norms_batches for layer in self.layers)

@@ -206,7 +206,7 @@ _OWN: dict[str, Capability] = {
         "channels_last parameter",
     ),
     "buffers": Capability(
-        lambda case: any(layer.buffers for layer in case.model.layers),
+        lambda case: case.model.has_buffers,
         lambda case: _dropped(case, *BUFFERS),
         replace(BASE, model=Model(4, (*FOUR, Layer("statistics")))),
     ),

@@ -57,7 +57,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
             "a rank dies": case.kills,
             "under no_sync each rank keeps its own buffers": case.accumulation > 1
             and not view.synchronised_each,
-            "no buffers": not any(layer.buffers for layer in case.model.layers),
+            "no buffers": not case.model.has_buffers,
             "the program asks for no broadcasts of buffers": case.get(OwnBuffers) is not None,
         }
     )
@@ -113,7 +113,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
     case = view.case
     not_about(
         {
-            "no buffers": not any(layer.buffers for layer in case.model.layers),
+            "no buffers": not case.model.has_buffers,
             "buffers may be synchronised between the forwards of a step": case.accumulation > 1,
             "no rule fixes whose buffers count after a rank runs out of batches": bool(
                 case.exhausted
@@ -139,12 +139,11 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
         own = case.get(OwnBuffers) is not None and not (
             step in reloaded and view.declared.init == "first_forward"
         )
-        differ = any(twin != twins[0] for twin in twins[1:])
         tally.meet(
             {
                 EACH_MOVED: moved,
                 NORMED: moved and case.model.norms_batches,
-                OWN_BUFFERS: own and differ,
+                OWN_BUFFERS: own and any(twin != twins[0] for twin in twins[1:]),
             }
         )
         for rank, started in enumerate(view.every_rank("forward buffers", step)):

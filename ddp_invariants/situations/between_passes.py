@@ -57,7 +57,7 @@ class BetweenPasses(Situation):
             self.action != "evaluate"
             or not (
                 case.draws
-                or any(layer.buffers for layer in case.model.layers)
+                or case.model.has_buffers
                 or case.exhausted
                 or any(each.kind in _SWITCHING for each in case.situations)
             ),

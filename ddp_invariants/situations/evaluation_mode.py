@@ -55,7 +55,7 @@ class EvaluationMode(Situation):
             "'both' if backwards do not alternate with forwards",
         )
         require(
-            not case.draws and not any(layer.buffers for layer in case.model.layers),
+            not case.draws and not case.model.has_buffers,
             "evaluation_mode",
             self.passes,
             "null if a layer computes differently in evaluation mode",

@@ -63,4 +63,4 @@ class OwnBuffers(Situation):
 
 def _leaves_buffers(case: TrainingCase) -> bool:
     """Return whether there are buffers that the wrapper must leave alone."""
-    return case.get(OwnBuffers) is not None and any(layer.buffers for layer in case.model.layers)
+    return case.get(OwnBuffers) is not None and case.model.has_buffers

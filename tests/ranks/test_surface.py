@@ -94,7 +94,7 @@ def test_a_long_run_has_samplers_at_large_scales(pool: Pool, discovered: Discove
 
 
 def test_a_run_of_the_default_size_has_every_situation_that_both_sides_offer() -> None:
-    """Each capability is in some case, unless a side refuses it or versions of torch differ in it."""
+    """Each capability is in some case, except refused ones and those that comparisons leave out."""
     scope = Scope(4, frozenset({"clipping"}))
     # The probes take two fifths of a run at the most.
     assert len(TRAINING.keys() - {"own_buffers"}) <= 300 * 2 // 5
