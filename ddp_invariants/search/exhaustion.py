@@ -75,8 +75,8 @@ def resumptions(scope: Scope) -> Iterator[ShardCase]:
 
 def long_cases(scope: Scope) -> Iterator[ShardCase]:
     """Yield cases with a long dataset."""
-    for samples, shuffle in product(_LONG, (False, True)):
-        case = ShardCase(3, Data(samples, 2, shuffle), _EPOCHS)
+    for samples, shuffle, drop_last in product(_LONG, (False, True), (False, True)):
+        case = ShardCase(3, Data(samples, 2, shuffle, drop_last), _EPOCHS)
         if scope.fit_shards(case) == case:
             yield case
 

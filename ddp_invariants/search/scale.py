@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Layout, Model
 from ddp_invariants.cases.program import Data, Perturbation
 from ddp_invariants.discovery.capabilities import TRAINING
@@ -37,6 +37,8 @@ _MEBIBYTE_CAPS = (None, 1 << 20, None, 4 << 20)
 _STEPS = (25, 33, 12, 40, 17, 21, 33, 16, 20)
 _BACKWARDS = (11, 17, 33, 12, 16, 32)
 _BATCHES = (33, 16, 17, 64)
+_SAMPLES = (4099, 1009, 4099, 16_411, 4099, 65_539)
+"""Samples of a long dataset: prime numbers, so that no number of ranks divides them."""
 _FEW_RANKS = 4
 _SMALL_RATE = -16
 """Binary logarithm of a learning rate at which a large model does not diverge in a few steps."""
@@ -68,6 +70,24 @@ def grown(case: TrainingCase, axis: str, draw: Callable[[Any], Any]) -> Training
         return _GROWN[axis](_few(case), size, variant)
     except CaseError:  # The axis does not suit what else the case contains.
         return case
+
+
+def prolonged(case: ShardCase, draw: Callable[[Any], Any], *, drop_last: bool) -> ShardCase:
+    """Return a drawn case of a sampler with a long dataset.
+
+    Args:
+        case: The case.
+        draw: Hypothesis' `draw`.
+        drop_last: Leave the rest of the dataset out.
+    """
+    data = replace(case.data, samples=draw(st.sampled_from(_SAMPLES)), drop_last=drop_last)
+    world_size = min(max(case.world_size, 2), 2 * _FEW_RANKS)
+    return replace(case, world_size=world_size, data=data)
+
+
+def is_long(case: ShardCase) -> bool:
+    """Return whether the dataset of a case is a long one, and some ranks share it unevenly."""
+    return case.data.samples >= min(_SAMPLES) and case.data.samples % case.world_size != 0
 
 
 def takes_long(case: TrainingCase) -> bool:

@@ -26,7 +26,7 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.lasting import lasting
-from ddp_invariants.search.scale import LARGE, grown
+from ddp_invariants.search.scale import LARGE, grown, is_long, prolonged
 from ddp_invariants.search.search import Asked
 from ddp_invariants.search.strategies import cases_for, unlike
 from ddp_invariants.situations import SITUATIONS
@@ -42,6 +42,9 @@ ENOUGH = 20
 """Cases that contain a feature, after which the survey no longer aims at it."""
 
 
+_LONG, _DROPPING = "a long dataset", "a long dataset with drop_last"
+
+
 class Feature(NamedTuple):
     """A feature of cases that a survey must meet.
 
@@ -49,6 +52,7 @@ class Feature(NamedTuple):
         name: The name of its capability or situation.
         present: A function that returns whether a case of its kind has the feature.
         rules: The rules whose properties may draw such cases.
+        of_samplers: True if such cases are of samplers.
         axis: The axis along which such cases are made large; empty for other features.
         way: The way in which such cases ask a sampler; None for other features.
     """
@@ -56,6 +60,7 @@ class Feature(NamedTuple):
     name: str
     present: Callable[[Any], bool]
     rules: tuple[str, ...]
+    of_samplers: bool = False
     axis: str = ""
     way: type[ShardSituation] | None = None
 
@@ -88,7 +93,7 @@ class Plan:
         # Samplers have few features: rules that draw alike give such cases a larger part.
         self.scope, self.rules = scope, claimed if of_samplers else unlike(claimed)
         self.features = list(
-            _ways(claimed, scope) if of_samplers else _features(claimed, self.rules, scope)
+            _of_samplers(claimed, scope) if of_samplers else _features(claimed, self.rules, scope)
         )
         self.met, self.drawn = Counter[str](), Counter[str]()
         self.pairs = Counter[tuple[str, str]]()
@@ -156,6 +161,8 @@ class Plan:
         rules = self._sources.get(feature.name, feature.rules)
         if feature.way is not None:
             asked = self._in_a_way(feature.way, feature.rules)
+        elif feature.of_samplers:
+            asked = self._long(feature)
         elif feature.axis:
             asked = self._large(feature)
         else:
@@ -212,6 +219,18 @@ class Plan:
 
         return asked()
 
+    def _long(self, feature: Feature) -> SearchStrategy[Asked]:
+        """Return a strategy for the cases of a sampler's rules, with a long dataset."""
+
+        @st.composite
+        def asked(draw: st.DrawFn) -> Asked:
+            rule = draw(st.sampled_from(feature.rules))
+            case = draw(cases_for(rule, self.scope).filter(_is_of_a_sampler))
+            long = prolonged(case, draw, drop_last=feature.name == _DROPPING)
+            return Asked(rule, self.scope.fit_shards(long))
+
+        return asked()
+
     def _in_a_way(self, way: type[ShardSituation], rules: tuple[str, ...]) -> SearchStrategy[Asked]:
         """Return a strategy for cases that ask a sampler in a way."""
 
@@ -234,8 +253,7 @@ class Plan:
 
 
 def _has(feature: Feature, case: Case) -> bool:
-    of_sampler = isinstance(case, ShardCase)
-    return of_sampler == (feature.way is not None) and feature.present(case)
+    return isinstance(case, ShardCase) == feature.of_samplers and feature.present(case)
 
 
 def _is_training(case: Case) -> TypeGuard[TrainingCase]:
@@ -246,12 +264,22 @@ def _is_of_a_sampler(case: Case) -> TypeGuard[ShardCase]:
     return isinstance(case, ShardCase)
 
 
-def _ways(claimed: list[str], scope: Scope) -> Iterator[Feature]:
-    """Yield every way to ask a sampler within a scope, with the rules that draw it."""
+def _of_samplers(claimed: list[str], scope: Scope) -> Iterator[Feature]:
+    """Yield every way to ask a sampler within a scope, and long datasets, with the rules that draw it."""
     for way in WAYS:
         rules = tuple(rule for rule in claimed if _draws(rule, way))
         if rules and scope.has(way.capability):
-            yield Feature(way.capability, partial(_asks, way), rules, way=way)
+            yield Feature(way.capability, partial(_asks, way), rules, of_samplers=True, way=way)
+    rules = tuple(rule for rule in claimed if ALL_RULES[rule].draws.options.get("scaled"))
+    if rules:
+        yield Feature(_LONG, is_long, rules, of_samplers=True)
+        if scope.has("drop_last"):
+            yield Feature(
+                _DROPPING,
+                lambda case: is_long(case) and case.data.drop_last,
+                rules,
+                of_samplers=True,
+            )
 
 
 def _draws(rule: str, way: type[ShardSituation]) -> bool:
@@ -290,7 +318,7 @@ def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[F
     )
     for axis, present in LARGE.items():
         drawing = accumulating if axis == "backwards" and accumulating else tuple(unlike)
-        yield Feature(f"many {axis}", present, drawing, axis)
+        yield Feature(f"many {axis}", present, drawing, axis=axis)
 
 
 def _is_in(kind: type[Situation], case: TrainingCase) -> bool:

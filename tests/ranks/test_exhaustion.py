@@ -34,6 +34,11 @@ class OddSteps(Reference):
         step = 3 ** (1 + self.epoch)
         order = [place * step % n for place in range(n)]
         return [order[place % n] for place in range(len(self) * self.num_replicas)]
+
+class NeverDrops(Reference):
+    def __len__(self):
+        self.drop_last = self.drop_last and self.length < 3000
+        return super().__len__()
 """
 FAULTS = "ddp_invariants.faults.strided:"
 
@@ -93,11 +98,19 @@ def test_an_order_that_repeats_indices_of_long_datasets_is_found(
     path.write_text(LONG)
     exhaustion = exhaust(pool, Sampler(f"{path}:Scrambled"), FEW)
     assert exhaustion.right == exhaustion.cases == ALL
-    assert [case.data.samples for case in exhaustion.wrong["SHARD-2"]] == [100_003]
+    assert [case.data.samples for case in exhaustion.wrong["SHARD-2"]] == [100_003] * 2
     # An odd step reaches all places of a prime length, and not those of a length with odd factors.
     exhaustion = exhaust(pool, Sampler(f"{path}:OddSteps"), FEW)
     assert exhaustion.right == exhaustion.cases == ALL
     assert {case.data.samples for case in exhaustion.wrong["SHARD-2"]} == {45_045}
+    exhaustion = exhaust(pool, Sampler(f"{path}:NeverDrops"), FEW)
+    assert exhaustion.right == exhaustion.cases == ALL
+    wrong = [case.data for case in exhaustion.wrong["SHARD-2"]]
+    # Three ranks divide the other length.
+    assert [(data.samples, data.drop_last) for data in wrong] == [
+        *[(40_009, True)] * 2,
+        *[(100_003, True)] * 2,
+    ]
 
 
 def test_a_process_that_does_not_answer_leaves_nothing_said(pool: Pool) -> None:

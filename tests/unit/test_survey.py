@@ -1,5 +1,6 @@
 """Tests of the plan of a survey: what three hundred cases meet."""
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -84,6 +85,24 @@ def test_a_survey_of_samplers_takes_the_rules_in_turn() -> None:
     assert len(cases) == 100
     assert all(isinstance(case, ShardCase) for case in cases)
     assert all(plan.drawn[rule] for rule in plan.rules)
+
+
+def test_a_survey_of_samplers_meets_long_datasets_in_every_way() -> None:
+    """Ranks share long datasets unevenly, shuffled or not, with and without `drop_last`."""
+    plan = Plan(rules_of(samplers=True), Scope())
+    long = [
+        case.data
+        for case in surveyed(plan, 300)
+        if isinstance(case, ShardCase)
+        and case.data.samples > 1000
+        and case.data.samples % case.world_size
+    ]
+    assert plan.met["a long dataset"] == len(long)
+    ways = Counter((data.shuffle, data.drop_last) for data in long)
+    assert len(ways) == 4
+    assert min(ways.values()) > 1
+    without = Plan(rules_of(samplers=True), Scope(without=frozenset({"drop_last"})))
+    assert not any(feature.name.endswith("drop_last") for feature in without.features)
 
 
 def test_a_survey_goes_on_after_a_failure_that_did_not_repeat(
