@@ -702,6 +702,9 @@ _DRAWN = np.random.default_rng(0).integers(0, _N, (2, 2, _N // 2)).tolist()
             lambda rule: deal(rule, [[[0], [1]]], samples=2, refused={"rank below 0": None}),
         ),
         ("SHARD-2", None, lambda rule: deal(rule, [[[0, 5], [3, 6]]], samples=8)),
+        # An index in the place of another one is no padding.
+        ("SHARD-2", None, lambda rule: deal(rule, [[[0, 1, 0]]], samples=3)),
+        ("SHARD-2", None, lambda rule: deal(rule, [[[0, 2, 0], [1, 0, 0]]], samples=5)),
         (
             "SHARD-1",
             "len of the dataset",

@@ -320,7 +320,8 @@ def _of_slices(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
     if (
         len(extra) == 1
         and len(flat) == yielded.total
-        and next(iter(extra.values())) > ceil(yielded.total / n) - 1
+        and set(flat) == set(range(n))  # Otherwise it took a lost index's place.
+        and extra.total() > ceil(yielded.total / n) - 1
     ):
         yield Cause("padding repeats one", f"all padding is index {next(iter(extra))}")
 
