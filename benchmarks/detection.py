@@ -1,140 +1,277 @@
-"""Documents on the faults that the rules catch: `docs/faults.md` and `docs/faults.svg`.
+"""The page on measurements of the judge: `docs/faults.md`, with its pictures.
 
-    ddp-invariants faults --seeds 5 --json > FILE; python benchmarks/detection.py FILE
+    ddp-invariants faults --json > planted.json
+    ddp-invariants faults --generated 1000 --seed 7 --json > composed.json
+    python benchmarks/detection.py planted.json composed.json
 
-`docs/faults.md` lists every planted fault and control, and the rule that caught it. For each
-dimension of a case, it names the faults that only such a case reveals. `docs/faults.svg` shows the
-rules that the smallest case of each fault violates.
+Each file holds one measurement, as `faults --json` or `merge --json` prints it. The page has a section
+for each: the totals, a picture, and the faults that escaped. The pictures are
+`docs/faults-planted.svg` and `docs/faults-composed.svg`.
 """
 
-import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import click
-from matplotlib import rcParams
+from matplotlib import colormaps, rcParams
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from pages import templates
 
+from ddp_invariants.errors import MergeError
+from ddp_invariants.faults.generated.choices import PARTS
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
-from ddp_invariants.proof.detection import DIMENSIONS, Detection, Summary, from_plain, summary
+from ddp_invariants.invariants.rule import invariant_of
+from ddp_invariants.proof.detection import Detection, Totals, totals
+from ddp_invariants.proof.tables import Table, read
 
 DOCS = Path(__file__).parent.parent / "docs"
-BREACHED, NAMED = "#0072b2", "#e69f00"
-"""Two of Okabe and Ito's colours, which all eyes tell apart.
-
-The first is for a rule that is violated, and the second for the rule that the search named.
-"""
-
-
-def revealed(
-    faults: list[tuple[CatalogueEntry, list[Detection]]],
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield, for each dimension of a case, the faults whose smallest cases all contain it."""
-    for dimension in DIMENSIONS:
-        yield (
-            dimension,
-            [
-                entry.name
-                for entry, detections in faults
-                if all(dimension in detection.needs for detection in detections)
-            ],
-        )
+CELL = (0.36, 0.2)
+"""Width and height of a cell, in inches."""
+MARGIN = (1.7, 1.2)
+"""Inches left of the cells and above them, for the names of rows and columns."""
+ESCAPED = "#e69f00"
+"""The edge of a cell in which a fault escaped: a colour of Okabe and Ito's, which all eyes tell apart."""
 
 
-def picture(rows: list[tuple[CatalogueEntry, list[Detection]]], path: Path) -> None:
-    """Draw the matrix of faults and rules.
+@dataclass(frozen=True)
+class Grid:
+    """A table of cells, each of which stands for some searches.
 
-    A marker shows that a fault's smallest cases violate the rule; its colour shows if the search
-    named that rule.
+    Attributes:
+        rows, columns: The names.
+        cells: The searches of each cell, by row and column.
+        count: Returns the text of a cell.
+        share: Returns how dark a cell is, between 0 and 1.
     """
-    rcParams.update({"svg.hashsalt": "faults", "font.family": "sans-serif", "svg.fonttype": "none"})
-    rules = [
-        rule
-        for rule in ALL_RULES
-        if any(rule in detection.failed for _, detections in rows for detection in detections)
-    ]
-    height = 0.15 * len(rows) + 1.0  # Inches; the last 1.0 is for the labels around the matrix.
-    figure = Figure(figsize=(0.26 * len(rules) + 3.2, height))
-    axes = figure.add_axes((0.22, 0.2 / height, 0.77, 1 - 0.8 / height))
-    for y, (entry, detections) in enumerate(rows):
-        share = Counter(
-            rule
-            for detection in detections
-            for rule in {*detection.failed, detection.rule}
-            if rule in rules
-        )
-        for rule, times in sorted(share.items()):
-            named = sum(detection.rule == rule for detection in detections)
-            axes.scatter(
-                rules.index(rule),
-                y,
-                s=26 * times / len(detections),
-                marker="s" if named else "o",
-                color=NAMED if named else BREACHED,
-                linewidths=0,
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: dict[tuple[str, str], list[Detection]]
+    count: Callable[[Sequence[Detection]], str]
+    share: Callable[[str, Sequence[Detection]], float]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What the page says of one measurement.
+
+    Attributes:
+        kind: "planted", "composed" or "right".
+        command: The command.
+        table: The measurement itself.
+        totals: Its sums.
+        picture: The name of its picture's file; empty if it has none.
+    """
+
+    kind: str
+    command: str
+    table: Table
+    totals: Totals
+    picture: str
+
+    @property
+    def faults(self) -> list[Detection]:
+        """The searches for faults."""
+        return [search for search in self.table.searches if search.planted.is_fault]
+
+    @property
+    def escaped(self) -> list[Detection]:
+        """The faults that no rule noticed."""
+        return [search for search in self.faults if not search.is_caught]
+
+    @property
+    def accused(self) -> list[Detection]:
+        """The controls that a rule accused."""
+        return [s for s in self.table.searches if not s.planted.is_fault and s.is_caught]
+
+    @property
+    def otherwise(self) -> list[tuple[Detection, str]]:
+        """The faults that were caught by another rule than the expected ones, and these."""
+        return [
+            (search, ", ".join(_expected(search)))
+            for search in self.faults
+            if search.is_caught and not search.is_right_rule
+        ]
+
+    @property
+    def operators(self) -> list[tuple[str, int, int, str, str]]:
+        """For each operator of composed faults: faults, those caught, median of cases, rules."""
+        found: dict[str, list[Detection]] = {}
+        for search in self.faults:
+            found.setdefault(_operator(search), []).append(search)
+        return [
+            (
+                operator,
+                len(searches),
+                sum(search.is_caught for search in searches),
+                f"{median([s.cases for s in searches if s.is_caught] or [0]):.0f}",
+                _counted(search.rule for search in searches if search.is_caught),
             )
-        if y and rows[y - 1][0].module != entry.module:
-            axes.axhline(y - 0.5, color="#999999", linewidth=0.5)
-    axes.set_xticks(range(len(rules)), rules, rotation=90, fontsize=6)
-    axes.set_yticks(
-        range(len(rows)), [f"{entry.module}: {entry.name}" for entry, _ in rows], fontsize=5
-    )
-    axes.xaxis.tick_top()
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_xlim(-0.6, len(rules) - 0.4)
-    axes.tick_params(length=0)
-    axes.grid(axis="x", color="#dddddd", linewidth=0.4)
-    axes.set_axisbelow(True)
+            for operator, searches in sorted(found.items())
+        ]
+
+
+def measurement(table: Table) -> Measurement:
+    """Return what the page says of a table."""
+    options = table.options
+    command = ["ddp-invariants faults"]
+    if options["generated"] is not None:
+        kind = "composed"
+        command.append(f"--generated {options['generated']}")
+    elif options["right"] is not None:
+        kind = "right"
+        command.append(f"--right {options['right']}")
+    else:
+        kind = "planted"
+    command += [
+        f"--{name.replace('_', '-')} {options[name]}"
+        for name, least in (("seed", 0), ("seeds", 1), ("cases", None))
+        if options[name] != least
+    ]
+    command.append(f"--control-cases {options['control_cases']}")
+    if options["backend"] != "auto":
+        command.append(f"--backend {options['backend']}")
+    picture = "" if kind == "right" else f"faults-{kind}.svg"
+    return Measurement(kind, " ".join(command), table, totals(table.searches), picture)
+
+
+def by_module(faults: Sequence[Detection]) -> list[Grid]:
+    """Return the modules of the catalogue and the rules that named their faults."""
+    modules = sorted({fault.planted.module for fault in faults})
+    rules = [rule for rule in ALL_RULES if any(fault.rule == rule for fault in faults)]
+    cells: dict[tuple[str, str], list[Detection]] = {}
+    for fault in faults:
+        if fault.is_caught:
+            cells.setdefault((fault.planted.module, fault.rule), []).append(fault)
+    sizes = Counter(fault.planted.module for fault in faults)
+    return [
+        Grid(
+            modules,
+            rules,
+            cells,
+            lambda searches: str(len(searches)),
+            lambda module, searches: len(searches) / sizes[module],
+        )
+    ]
+
+
+def by_trigger(faults: Sequence[Detection]) -> list[Grid]:
+    """Return the triggers and operators of composed wrappers, and then those of samplers."""
+    grids = []
+    for part, is_sampler in (("ddp", False), ("sampler", True)):
+        own = [fault for fault in faults if fault.planted.is_sampler == is_sampler]
+        cells: dict[tuple[str, str], list[Detection]] = {}
+        for fault in own:
+            cells.setdefault((_trigger(fault), _operator(fault)), []).append(fault)
+        if own:
+            grids.append(
+                Grid(
+                    [name for name in PARTS[part].triggers if any(row == name for row, _ in cells)],
+                    [name for name in PARTS[part].operators if any(c == name for _, c in cells)],
+                    cells,
+                    lambda searches: f"{sum(s.is_caught for s in searches)}/{len(searches)}",
+                    lambda _, searches: sum(s.is_caught for s in searches) / len(searches),
+                )
+            )
+    return grids
+
+
+def draw(grids: Sequence[Grid], path: Path) -> None:
+    """Draw tables of cells below each other."""
+    rcParams.update({"svg.hashsalt": path.name, "font.family": "sans-serif", "font.size": 7})
+    rcParams["svg.fonttype"] = "none"
+    heights = [MARGIN[1] + CELL[1] * len(grid.rows) for grid in grids]
+    width = MARGIN[0] + CELL[0] * max(len(grid.columns) for grid in grids) + 0.1
+    figure = Figure(figsize=(width, sum(heights) + 0.1))
+    top = sum(heights)
+    for grid, height in zip(grids, heights, strict=True):
+        size = (CELL[0] * len(grid.columns), CELL[1] * len(grid.rows))
+        whole = sum(heights) + 0.1
+        axes = figure.add_axes(
+            (MARGIN[0] / width, (top - height + 0.05) / whole, size[0] / width, size[1] / whole)
+        )
+        _draw_grid(axes, grid)
+        top -= height
     figure.savefig(path, metadata={"Date": None}, facecolor="white")
 
 
-@click.command()
-@click.argument("measured", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def main(measured: Path) -> None:
-    """Write the documents."""
-    try:
-        plain = json.loads(measured.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{measured} holds no JSON, as ddp-invariants faults --json prints it: {error}"
-        ) from error
-    searches: dict[CatalogueEntry, list[Detection]] = {}
-    for search in map(from_plain, plain["searches"]):
-        searches.setdefault(search.planted, []).append(search)
-    known = [entry for entry in all_entries() if entry in searches]
-    faults = [(entry, searches[entry]) for entry in known if entry.is_fault]
-    picture(faults, DOCS / "faults.svg")
-    hosts: dict[tuple[str, str], list[tuple[CatalogueEntry, Summary, str]]] = {}
-    for entry, detections in faults:
-        caught = [detection for detection in detections if detection.is_caught] or detections
-        cause = max(
-            (detection.cause or detection.failure_words for detection in caught),
-            key=lambda words: any(cause in words for cause in entry.causes),
-        )
-        hosts.setdefault((entry.module, entry.style), []).append(
-            (entry, summary(detections), cause)
-        )
-    environment = templates()
-    text = environment.get_template("faults.md.j2").render(
-        plain=plain,
-        totals=plain["totals"],
-        hosts=hosts,
-        seeds=len({detection.seed for detections in searches.values() for detection in detections}),
-        controls=[
-            (
-                entry,
-                sum(detection.cases for detection in searches[entry]),
-                [detection.rule for detection in searches[entry] if detection.is_caught],
+def _draw_grid(axes: Axes, grid: Grid) -> None:
+    for (row, column), searches in grid.cells.items():
+        corner = (grid.columns.index(column), grid.rows.index(row))
+        share = grid.share(row, searches)
+        escaped = any(not search.is_caught for search in searches)
+        axes.add_patch(
+            Rectangle(
+                corner,
+                1,
+                1,
+                facecolor=colormaps["Blues"](0.15 + 0.5 * share),
+                edgecolor=ESCAPED if escaped else "white",
+                linewidth=1.5 if escaped else 0.5,
+                zorder=2 if escaped else 1,
             )
-            for entry in known
-            if not entry.is_fault
-        ],
-        dimensions=list(revealed(faults)),
-        faults=len(faults),
-    )
+        )
+        axes.text(
+            corner[0] + 0.5,
+            corner[1] + 0.5,
+            grid.count(searches),
+            ha="center",
+            va="center",
+            fontsize=6,
+            zorder=3,
+        )
+    axes.set_xlim(0, len(grid.columns))
+    axes.set_ylim(len(grid.rows), 0)
+    axes.set_xticks([x + 0.5 for x in range(len(grid.columns))], grid.columns, rotation=90)
+    axes.set_yticks([y + 0.5 for y in range(len(grid.rows))], grid.rows)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _expected(search: Detection) -> Iterable[str]:
+    """Return the rules of which one must notice a fault; of a composed fault, their invariants."""
+    if not search.planted.fault:
+        return search.planted.rules
+    return dict.fromkeys(map(invariant_of, search.planted.rules))
+
+
+def _operator(search: Detection) -> str:
+    return dict(search.planted.fault)["operator"]
+
+
+def _trigger(search: Detection) -> str:
+    return dict(search.planted.fault)["trigger"]
+
+
+def _counted(rules: Iterable[str]) -> str:
+    counts = Counter(rules).most_common(4)
+    return ", ".join(f"{rule} {times}×" for rule, times in counts)
+
+
+@click.command()
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+def main(files: tuple[Path, ...]) -> None:
+    """Write the page and its pictures."""
+    try:
+        measured = [measurement(read(file)) for file in files]
+    except MergeError as error:
+        raise click.BadParameter(str(error)) from error
+    grids = {"planted": by_module, "composed": by_trigger}
+    for each in measured:
+        if each.picture:
+            draw(grids[each.kind](each.faults), DOCS / each.picture)
+    text = templates().get_template("faults.md.j2").render(measured=measured)
     (DOCS / "faults.md").write_text(text, encoding="utf-8")
 
 

@@ -80,6 +80,11 @@ class Detection:
         return self.is_caught and self.rule in self.planted.rules
 
     @property
+    def is_explained(self) -> bool:
+        """True if a cause or a condition is named for the fault."""
+        return self.is_caught and bool(self.cause or self.condition)
+
+    @property
     def diagnosis(self) -> Diagnosis:
         """Return how the named cause compares with the planted one, which may not be stated."""
         if not self.planted.states_causes:
@@ -233,6 +238,7 @@ class Totals:
         caught: Of these, searches in which any rule failed.
         right_rule: Of these, searches in which the expected rule failed.
         right, wrong, unknown, unstated: Of those caught, the searches by named cause.
+        explained: Of those caught, the searches that name a cause or a condition.
         median_cases: Cases drawn until the first failure, over the searches that caught a fault.
         median_seconds: The same in seconds.
         controls: Controls that were judged on any case.
@@ -250,6 +256,7 @@ class Totals:
     wrong: int = 0
     unknown: int = 0
     unstated: int = 0
+    explained: int = 0
     median_cases: float = 0.0
     median_seconds: float = 0.0
     controls: int = 0
@@ -275,6 +282,7 @@ def totals(detections: Iterable[Detection]) -> Totals:
         causes["wrong"],
         causes["unknown"],
         causes["unstated"],
+        sum(search.is_explained for search in caught),
         median(search.cases for search in caught) if caught else 0.0,
         median(search.seconds for search in caught) if caught else 0.0,
         len({search.planted for search in controls if search.cases}),

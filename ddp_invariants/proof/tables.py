@@ -4,6 +4,7 @@ The parts of a measurement that is split (`--shard 3/10`) deal out its searches 
 search is never split, so that each counts as many cases until its failure as it does alone.
 """
 
+import datetime as dt
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ class Table:
     Attributes:
         suite: The version of this package.
         torch: The version of torch.
+        date: The day on which the measurement began, in UTC, as 2026-11-30.
         options: The options that decide which searches are made.
         population: A digest of all searches, those of other parts included.
         planned: The number of searches that were to be made.
@@ -38,6 +40,7 @@ class Table:
 
     suite: str
     torch: str
+    date: str
     options: Mapping[str, Any]
     population: str
     planned: int
@@ -61,7 +64,8 @@ def planned(
     # The place of a catalogue differs from machine to machine.
     every = [asdict(replace(job, planted=replace(job.planted, file=""))) for job in jobs]
     digest = hashlib.sha256(json.dumps(every, sort_keys=True).encode()).hexdigest()
-    return Table(__version__, version("torch"), options, digest, len(own), shard, ())
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    return Table(__version__, version("torch"), today, options, digest, len(own), shard, ())
 
 
 def to_plain(table: Table) -> dict[str, Any]:
@@ -78,6 +82,7 @@ def to_plain(table: Table) -> dict[str, Any]:
     return {
         "suite": table.suite,
         "torch": table.torch,
+        "date": table.date,
         "options": dict(table.options),
         "population": table.population,
         "planned": table.planned,
@@ -100,7 +105,15 @@ def read(path: Path) -> Table:
         return Table(
             **{
                 name: plain[name]
-                for name in ("suite", "torch", "options", "population", "planned", "shard")
+                for name in (
+                    "suite",
+                    "torch",
+                    "date",
+                    "options",
+                    "population",
+                    "planned",
+                    "shard",
+                )
             },
             searches=tuple(map(from_plain, plain["searches"])),
             unread=tuple(plain["unread"]),
@@ -127,6 +140,7 @@ def merged(tables: Sequence[Table]) -> Table:
                 )
     return replace(
         first,
+        date=min(table.date for table in parts),
         planned=sum(table.planned for table in parts),
         shard="",
         searches=_each_once(search for table in parts for search in table.searches),

@@ -147,7 +147,8 @@ def _sum(total: Totals) -> list[str]:
         f"the right rule, {share(total.right, whole)} with the right cause, {total.wrong} "
         "with a wrong one, "
         f"{total.unknown} with none"
-        + (f", {total.unstated} whose record states none" if total.unstated else ""),
+        + (f", {total.unstated} whose record states none" if total.unstated else "")
+        + f"; {share(total.explained, whole)} with a cause or a condition",
         (
             f"median until the first counterexample: {total.median_cases:.0f} cases, "
             f"{total.median_seconds:.2f} s"

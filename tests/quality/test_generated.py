@@ -152,6 +152,7 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
     assert (
         "6 searches for planted faults: 6 (100.0 %) caught, 6 (100.0 %) by the right rule" in text
     )
+    assert "; 6 (100.0 %) with a cause or a condition" in text
     assert "a  own start" in text
     assert "60 cases of 3 controls (" in text
     assert ": 0 false violations" in text

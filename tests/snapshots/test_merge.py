@@ -267,6 +267,8 @@ def test_detection_tables_add_up_in_any_order(tmp_path: Path) -> None:
     )
     assert result.exit_code == tables.status(total)
     assert tables.read(tmp_path / "sum.json") == total
+    earlier = replace(table(2), date="2026-01-31")
+    assert tables.merged([table(1), earlier]).date == "2026-01-31"
 
 
 def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
