@@ -135,6 +135,18 @@ class AppliesToItself(_Reference):
         return self
 
 
+class ReturnsTheModule(_Reference):
+    """train() and eval() return the module, so that `ddp = ddp.train()` loses the wrapper
+    (no public incident found).
+
+    MOD-2.
+    """
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        return self.module  # type: ignore[return-value]  # which is the fault
+
+
 class ListsWhatIsTrained(_Reference):
     """The wrapper lists only parameters that require a gradient (no public incident found).
 

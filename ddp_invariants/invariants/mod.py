@@ -48,8 +48,8 @@ def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
 @training.rule(
     "MOD-2",
     "The wrapper lists parameters, buffers and state by the module's names, up to one prefix, and "
-    "its train(), eval() and apply() reach the module and all its children. Training changes the "
-    "mode of none of them.",
+    "its train(), eval() and apply() reach the module and all its children, and return no other "
+    "module. Training changes the mode of none of them.",
     needs=(NAMES, MODES),
     source=_SOURCE,
     applies="capability",
@@ -65,7 +65,7 @@ def hooks_fire_as_unwrapped(view: EvidenceView, tally: Tally) -> Failure | None:
     script=_SCRIPT,
 )
 def names_and_modes_are_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare the wrapper's lists and switches with those of the unwrapped twin."""
+    """Compare the wrapper's lists, its switches and what they return with the unwrapped twin's."""
     otherwise = "the wrapper does not act as the module"
     uses = {
         "names": (NAMES, otherwise),

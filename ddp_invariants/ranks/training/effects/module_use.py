@@ -164,7 +164,7 @@ def _prefix(names: list[str], first: str) -> str:
 
 
 def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
-    """Return the modules that a wrapper's `eval`, `train` and `apply` reach."""
+    """Return the modules that a wrapper's `eval`, `train` and `apply` reach, and what they return."""
     rows = []
     for call, switch in (
         ("eval()", wrapped.eval),
@@ -172,15 +172,26 @@ def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:
         ("train(False)", partial(wrapped.train, False)),  # noqa: FBT003 - likewise
         ("train()", wrapped.train),
     ):
-        switch()
+        rows.append(f"{call} returns {_returned(switch(), wrapped)}")
         rows += [f"after {call} {mode}" for mode in modes(parts)]
     visited: list[nn.Module] = []
-    wrapped.apply(visited.append)
+    rows.append(f"apply() returns {_returned(wrapped.apply(visited.append), wrapped)}")
     rows += [
         f"apply() visits {name or 'the module'} {sum(seen is m for seen in visited)} times"
         for name, m in parts.items()
     ]
     return rows
+
+
+def _returned(result: Any, asked: Any) -> str:
+    """Return in words what a module's method returned.
+
+    A program that assigns the result (`ddp = ddp.eval()`) fails at once on None, but it trains another
+    module without noticing.
+    """
+    if result is None or result is asked:
+        return "the module it was called on, or nothing"
+    return f"another module, of type {type(result).__name__}"
 
 
 def _add_group(stepper: "Stepper") -> None:
