@@ -221,6 +221,10 @@ class Averaged(OneByOne):
         self.forwards += self.training
         return super().forward(*inputs)
 
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        self.forwards = 1  # Each rank may load a state of its own.
+        return super().load_state_dict(*args, **kwargs)
+
     def _to_broadcast(self) -> list[Tensor]:
         # At the first forward the buffers are equal, and a mean over three ranks may round.
         if self.forwards > 1:
