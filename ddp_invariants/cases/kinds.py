@@ -27,6 +27,7 @@ LayerKind = Literal[
     "terms",
     "extremes",
     "mixed",
+    "counter",
 ]
 
 Shape = tuple[int, ...]
@@ -185,4 +186,10 @@ KINDS: dict[LayerKind, Kind] = {
         low=False,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),
+    "counter": Kind(
+        buffers=lambda _width: {"count": ()},
+        buffer_dtypes={"count": "int64"},
+        passing=True,
+        trains=False,
+    ),
 }

@@ -55,7 +55,8 @@ class Layer(Strict):
             products of its input with `outputs` vectors, each with a share of its own (`share`).
             The vectors are named `module.0`, `module.1`, …. `extremes` has buffers of seven dtypes and
             no parameter; `cases.extremes` says which numbers they hold.
-            `mixed` is x * gain + shift, with a shift in float64.
+            `mixed` is x * gain + shift, with a shift in float64. `counter` has one buffer, an integer,
+            and no parameter.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.
         bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.

@@ -141,6 +141,12 @@ def _trained(case: TrainingCase) -> int:
     )
 
 
+def _keeps_one_buffer_equal(case: TrainingCase) -> bool:
+    """Return whether a forward must make the model's only buffer equal on several ranks again."""
+    count = sum(len(layer.buffers) for layer in case.model.layers)
+    return count == 1 and case.world_size > 1 and case.steps > 1
+
+
 def _with_usual_constants(plan: Optimizer) -> Optimizer:
     """Return an optimizer whose constants of Adam are torch's defaults."""
     usual = Optimizer()
@@ -209,6 +215,7 @@ _OWN: dict[str, Capability] = {
         lambda case: case.model.has_buffers,
         lambda case: _dropped(case, *BUFFERS),
         replace(BASE, model=Model(4, (*FOUR, Layer("statistics")))),
+        varieties={"a single one": _keeps_one_buffer_equal},
     ),
     "extremes": _kind("extremes"),
     "bias": _layers(

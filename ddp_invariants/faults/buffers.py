@@ -196,6 +196,18 @@ class FloatsOnly(OneByOne):
         return [buffer for buffer in super()._to_broadcast() if buffer.is_floating_point()]
 
 
+class LeavesASingleOne(OneByOne):
+    """Buffers are broadcast if there are several; a single one counts as none (no public incident
+    found).
+
+    BUF-1: not synchronised in forward.
+    """
+
+    def _to_broadcast(self) -> list[Tensor]:
+        buffers = super()._to_broadcast()
+        return buffers if len(buffers) > 1 else []
+
+
 class EveryOtherForward(OneByOne):
     """Buffers are broadcast in every second forward only (no public incident found).
 

@@ -60,7 +60,8 @@ A square first layer often has a second layer of the same shape. A defect can co
 only if their shapes are equal.
 """
 _KINDS: SearchStrategy[LayerKind] = st.sampled_from(
-    ("linear", "linear", "scale", "statistics", "empty")
+    ("linear", "linear", "scale", "statistics", "empty") * 2
+    + ("linear", "linear", "scale", "counter", "empty")
 )
 _NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined", "cased")
 _RARELY_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 93 + _NAMINGS)
@@ -144,13 +145,20 @@ def models(
             Layer("linear", width, dtype=dtype),
         ]
     if buffers or (some_buffers and not draw(_ONE_IN_FOUR)):
-        more = draw(_COINS) and block != "batch_norm"
-        layers += [
-            *(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()),
-            Layer("statistics"),
-            *((Layer("extremes"),) if draw(_ONE_IN_FOUR) else ()),
-        ]
+        layers += _with_buffers(draw, block, width, dtype)
     return Model(inputs, tuple(layers), draw(_OFTEN_NAMED if named else _RARELY_NAMED))
+
+
+def _with_buffers(draw: st.DrawFn, block: str, width: int, dtype: Dtype) -> list[Layer]:
+    """Draw layers with buffers, after a block: a single buffer, or buffers of several dtypes."""
+    if draw(_ONE_IN_FOUR):
+        return [Layer("counter")]
+    more = draw(_COINS) and block != "batch_norm"
+    return [
+        *(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()),
+        Layer("statistics"),
+        *((Layer("extremes"),) if draw(_ONE_IN_FOUR) else ()),
+    ]
 
 
 def _first(draw: st.DrawFn, inputs: int, width: int, dtype: Dtype) -> Layer:

@@ -73,6 +73,7 @@ RICH = TrainingCase(
             Layer("statistics"),
             Layer("extremes"),
             Layer("mixed"),
+            Layer("counter"),
             Layer("linear", 4, tied=1, bias=True),
             Layer("linear", 4, layout="channels_last", activation="gelu"),
             Layer("linear", 4, dtype="complex64", bias=True, layout="strided"),

@@ -1,0 +1,31 @@
+"""Layers with one buffer, which pass their input on."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddp_invariants.cases.layers import Layer
+from ddp_invariants.ranks.training.layer import Values, builder
+
+
+class Counter(nn.Module):
+    """Passes x on and counts its positive numbers in its only buffer."""
+
+    count: Tensor
+
+    def __init__(self, count: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("count", count)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to the same (B, D); updates the buffer in training."""
+        if self.training:
+            with torch.no_grad():
+                self.count.add_((x > 0).sum())
+        return x
+
+
+@builder("counter")
+def _build(_layer: Layer, _width: int, values: Values, _owner: Any) -> nn.Module:
+    return Counter(values.take().mul(4096).long())
