@@ -6,6 +6,8 @@ from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.records.verdict import Cause, Failure
 
+_UNSHUFFLED = "the order is that of the dataset: shuffle is ignored"
+
 
 def differs_in_another_process(view: ShardView) -> Failure | None:
     """Return a failure if a second process gets other indices from the same arguments."""
@@ -74,7 +76,9 @@ def differs_in_one_process(view: ShardView, tally: Tally) -> Failure | None:
             view.where(last),
             f"{brief(reseeded)} with seeds {view.case.data.seed} and {view.case.other_seed}"
             + (f", and alike for the next {count - 1} pairs of seeds" if count else ""),
-            "the seed is ignored"
+            _UNSHUFFLED
+            if _is_in_order(view.answer["shards"][-1])
+            else "the seed is ignored"
             if step == 1
             else f"only a part of the seed counts: seeds that differ by {step} give one order",
         )
@@ -108,6 +112,11 @@ def of_generators(view: ShardView) -> list[Cause]:
     return [seeded] if view.case.data.samples >= CHANCE_FREE else [drawn, seeded]
 
 
+def _is_in_order(shards: list[list[int]]) -> bool:
+    """Return whether all shards are in the dataset's order, but for padding at the end."""
+    return all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3
+
+
 def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
     """Return the possible reasons why two epochs have one order."""
     if view.answer["again"] != view.answer["shards"][-1]:
@@ -115,8 +124,8 @@ def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
     if view.answer["afresh"] != view.answer["shards"][-1]:
         kept = all(epoch_shards == shards for _, epoch_shards in view.epochs)
         return [Cause("first order kept", "the first epoch's order is kept")] * kept
-    if all(shard[:-1] == sorted(shard[:-1]) for shard in shards) and len(shards[0]) > 3:
-        return [Cause("shuffle ignored", "the order is that of the dataset: shuffle is ignored")]
+    if _is_in_order(shards):
+        return [Cause("shuffle ignored", _UNSHUFFLED)]
     others = [epoch_shards for _, epoch_shards in view.epochs if epoch_shards != shards]
     if others or max(view.case.epochs) - min(view.case.epochs) > 1:
         return [Cause("epoch cut", "only a part of the epoch counts")] * bool(others)

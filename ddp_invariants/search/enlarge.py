@@ -7,6 +7,7 @@ elements, an order and a range show.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
@@ -14,6 +15,7 @@ from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.scaler import Scaler
+from ddp_invariants.situations.unused import UnusedLayers
 
 _SIZES = ((0, 1, 1), (1, 1, 1), (0, 4, 1), (1, 4, 16), (1, 4, 1), (2, 4, 16))
 """Ranks to add, and factors of widths and bucket cap. A parameter stays on its side of the cap."""
@@ -50,10 +52,31 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
         return
     for number, (ranks, widths, cap) in enumerate(_SIZES):
         if case.ranks_needed + ranks <= scope.max_world_size:
-            try:
+            # The scope may take out everything that could be trained.
+            with suppress(CaseError):
                 yield scope.fit(_larger(case, number, ranks, widths, cap))
-            except CaseError:
-                continue  # The scope may take out everything that could be trained.
+    if case.ranks_needed + 2 <= scope.max_world_size:
+        for recounted in (_with_a_micro_step_more, _with_a_rank_less_that_uses):
+            with suppress(CaseError):
+                more = recounted(_larger(case, len(_SIZES), 2, 1, 1), case.world_size)
+                if more is not None:
+                    yield scope.fit(more)
+
+
+def _with_a_micro_step_more(case: TrainingCase, _rank: int) -> TrainingCase | None:
+    """Return the case with another micro-step: two of them may be taken for two ranks."""
+    return None if case.accumulation == 1 else replace(case, accumulation=case.accumulation + 1)
+
+
+def _with_a_rank_less_that_uses(case: TrainingCase, rank: int) -> TrainingCase | None:
+    """Return the case in which one more rank passes a layer by.
+
+    If one rank does so, the others are as many as a divisor that is one too small.
+    """
+    unused = case.get(UnusedLayers)
+    alone = [each for each in unused.layers if each.rank is not None] if unused else []
+    more = [replace(each, rank=rank) for each in alone if each.rank == alone[0].rank]
+    return case.with_situation(UnusedLayers((*unused.layers, *more))) if unused and more else None
 
 
 def _larger(case: TrainingCase, number: int, ranks: int, widths: int, cap: int) -> TrainingCase:

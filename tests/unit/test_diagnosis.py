@@ -10,7 +10,7 @@ from handmade import CASE, altered, everywhere, right
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer, Perturbation, Poison
+from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer, Perturbation, Poison, Unused
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import judge
@@ -23,6 +23,7 @@ from ddp_invariants.search.enlarge import telling
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
+from ddp_invariants.situations.unused import UnusedLayers
 
 WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -898,3 +899,22 @@ def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
     failure = judge(evidence)["GRAD-2"].failure
     assert failure is not None
     assert failure.event.startswith(event)
+
+
+def test_larger_cases_tell_equal_numbers_apart() -> None:
+    """Micro-steps and ranks are no longer as many, nor are the ranks that use a layer and W - 1."""
+    two = TrainingCase(model=Model(1, (Layer("linear"), Layer("linear"))), world_size=2)
+    accumulated = replace(two, accumulation=2, data=Data(samples=8))
+    assert (4, 3) in {(c.world_size, c.accumulation) for c in _trained(accumulated)}
+    unused = two.with_situation(UnusedLayers((Unused(0, rank=0),)))
+    users = {c.world_size - len(_unused(c)) for c in _trained(unused) if c.world_size == 4}
+    assert users == {2, 3}
+
+
+def _trained(case: TrainingCase) -> list[TrainingCase]:
+    return [each for each in telling(case, Scope()) if isinstance(each, TrainingCase)]
+
+
+def _unused(case: TrainingCase) -> set[int | None]:
+    found = case.get(UnusedLayers)
+    return {each.rank for each in found.layers} if found is not None else set()

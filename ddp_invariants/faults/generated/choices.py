@@ -136,7 +136,7 @@ TRIGGERS = {
     "after an error": Trigger("after a backward that raised", ("LIVE",), of_reductions=True),
     "second wrapper": Trigger("while another wrapper lives", ("LIVE", "COMM")),
     "after freezing": Trigger(
-        "after the trainable parameters changed", ("MOD",), of_reductions=True
+        "after the trainable parameters changed", ("LIVE", "MOD"), of_reductions=True
     ),
 }
 """The triggers by name."""

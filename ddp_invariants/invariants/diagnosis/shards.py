@@ -256,10 +256,10 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
         and (0 not in first or 0 in agreed)
     ):
         moving = [rank for rank in range(w) if rank not in constant]
+        told = f"the orders of ranks {moving} change with the epoch, those of ranks {constant} do not: "
         yield Cause(
             "epoch on some ranks",
-            f"the orders of ranks {moving} change with the epoch, those of ranks {constant} do "
-            "not: set_epoch reaches only some ranks",
+            f"{told if moving else ''}set_epoch reaches only some ranks",
         )
 
 
