@@ -1,8 +1,9 @@
-"""The page on measurements of the judge: `docs/faults.md`, with its pictures.
+"""A page on measurements of the judge, with its pictures: `docs/faults.md`, or another page.
 
     ddp-invariants faults --json > planted.json
     ddp-invariants faults --generated 1000 --seed 7 --json > composed.json
     python benchmarks/detection.py planted.json composed.json
+    python benchmarks/detection.py composed.json --page composed.md
 
 Each file holds one measurement, as `faults --json` or `merge --json` prints it. The page has a section
 for each: the totals, a picture, and the faults that escaped. The pictures are
@@ -261,7 +262,14 @@ def _counted(rules: Iterable[str]) -> str:
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
-def main(files: tuple[Path, ...]) -> None:
+@click.option(
+    "--page",
+    default="faults.md",
+    show_default=True,
+    metavar="NAME",
+    help="name of the page in docs/",
+)
+def main(files: tuple[Path, ...], page: str) -> None:
     """Write the page and its pictures."""
     try:
         measured = [measurement(read(file)) for file in files]
@@ -272,7 +280,7 @@ def main(files: tuple[Path, ...]) -> None:
         if each.picture:
             draw(grids[each.kind](each.faults), DOCS / each.picture)
     text = templates().get_template("faults.md.j2").render(measured=measured)
-    (DOCS / "faults.md").write_text(text, encoding="utf-8")
+    (DOCS / page).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
