@@ -211,7 +211,7 @@ class IgnoresSeed(DistributedSampler):
 class IgnoresShuffle(DistributedSampler):
     """shuffle is not passed on, so the order is that of the dataset (no public incident found).
 
-    SHARD-4: the seed is ignored.
+    SHARD-4: shuffle is ignored; or SHARD-4: the seed is ignored.
     """
 
     def __init__(

@@ -45,11 +45,13 @@ def test_an_index_beyond_64_bits_stays_outside_every_dataset() -> None:
     assert packed(huge) == huge
 
 
-def seeds_alike(count: int | None, *, batch_size: int = 1, samples: int = 13) -> Finding:
+def seeds_alike(
+    count: int | None, *, batch_size: int = 1, samples: int = 13, direction: int = -1
+) -> Finding:
     """Return the finding about two seeds with one order, and equal pairs of seeds after them."""
     data = Data(samples=samples, shuffle=True, batch_size=batch_size)
     case = ShardCase(world_size=4, data=data)
-    order = [place % samples for place in range(4 * -(-samples // 4))]
+    order = [direction * place % samples for place in range(4 * -(-samples // 4))]
     shards = [order[rank::4] for rank in range(4)]
     answer = {
         "lengths": [len(shard) for shard in shards],
@@ -81,6 +83,9 @@ def test_an_ignored_seed_gives_one_order_for_every_pair_of_seeds() -> None:
     assert failure is not None
     assert failure.perhaps == "the seed is ignored"
     assert "alike for the next 29 pairs" in failure.got
+    unshuffled = seeds_alike(ENOUGH, direction=1).failure
+    assert unshuffled is not None
+    assert unshuffled.perhaps == "the order is that of the dataset: shuffle is ignored"
 
 
 def test_one_equal_pair_of_scattered_orders_counts_if_a_rank_has_many_samples() -> None:
