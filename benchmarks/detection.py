@@ -29,6 +29,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.proof.detection import Detection, Totals, totals
 from ddp_invariants.proof.tables import Table, read
+from ddp_invariants.report.populations import choice, named
 
 DOCS = Path(__file__).parent.parent / "docs"
 CELL = (0.36, 0.2)
@@ -104,14 +105,14 @@ class Measurement:
         """For each operator of composed faults: faults, those caught, median of cases, rules."""
         found: dict[str, list[Detection]] = {}
         for search in self.faults:
-            found.setdefault(_operator(search), []).append(search)
+            found.setdefault(choice(search, "operator"), []).append(search)
         return [
             (
                 operator,
                 len(searches),
                 sum(search.is_caught for search in searches),
                 f"{median([s.cases for s in searches if s.is_caught] or [0]):.0f}",
-                _counted(search.rule for search in searches if search.is_caught),
+                named(searches),
             )
             for operator, searches in sorted(found.items())
         ]
@@ -168,7 +169,9 @@ def by_trigger(faults: Sequence[Detection]) -> list[Grid]:
         own = [fault for fault in faults if fault.planted.is_sampler == is_sampler]
         cells: dict[tuple[str, str], list[Detection]] = {}
         for fault in own:
-            cells.setdefault((_trigger(fault), _operator(fault)), []).append(fault)
+            cells.setdefault((choice(fault, "trigger"), choice(fault, "operator")), []).append(
+                fault
+            )
         if own:
             grids.append(
                 Grid(
@@ -187,12 +190,12 @@ def draw(grids: Sequence[Grid], path: Path) -> None:
     rcParams.update({"svg.hashsalt": path.name, "font.family": "sans-serif", "font.size": 7})
     rcParams["svg.fonttype"] = "none"
     heights = [MARGIN[1] + CELL[1] * len(grid.rows) for grid in grids]
+    whole = sum(heights) + 0.1
     width = MARGIN[0] + CELL[0] * max(len(grid.columns) for grid in grids) + 0.1
-    figure = Figure(figsize=(width, sum(heights) + 0.1))
+    figure = Figure(figsize=(width, whole))
     top = sum(heights)
     for grid, height in zip(grids, heights, strict=True):
         size = (CELL[0] * len(grid.columns), CELL[1] * len(grid.rows))
-        whole = sum(heights) + 0.1
         axes = figure.add_axes(
             (MARGIN[0] / width, (top - height + 0.05) / whole, size[0] / width, size[1] / whole)
         )
@@ -242,19 +245,6 @@ def _expected(search: Detection) -> Iterable[str]:
     return dict.fromkeys(map(invariant_of, search.planted.rules))
 
 
-def _operator(search: Detection) -> str:
-    return dict(search.planted.fault)["operator"]
-
-
-def _trigger(search: Detection) -> str:
-    return dict(search.planted.fault)["trigger"]
-
-
-def _counted(rules: Iterable[str]) -> str:
-    counts = Counter(rules).most_common(4)
-    return ", ".join(f"{rule} {times}×" for rule, times in counts)
-
-
 @click.command()
 @click.argument(
     "files",
@@ -279,7 +269,7 @@ def main(files: tuple[Path, ...], page: str) -> None:
     for each in measured:
         if each.picture:
             draw(grids[each.kind](each.faults), DOCS / each.picture)
-    text = templates().get_template("faults.md.j2").render(measured=measured)
+    text = templates().get_template("faults.md.j2").render(measured=measured, page=page)
     (DOCS / page).write_text(text, encoding="utf-8")
 
 

@@ -32,7 +32,7 @@ def table(detections: Sequence[Detection]) -> str:
 
 def _letters(faults: Sequence[Detection], part: Part) -> dict[str, str]:
     """Return a letter for each operator that occurs."""
-    present = {_choice(fault, "operator") for fault in faults}
+    present = {choice(fault, "operator") for fault in faults}
     return dict(zip(filter(present.__contains__, part.operators), ascii_lowercase, strict=False))
 
 
@@ -48,10 +48,10 @@ def _matrix(faults: Sequence[Detection], part: Part) -> list[str]:
     for title in (*letters.values(), "all"):
         matrix.add_column(title, justify="right", no_wrap=True)
     for trigger in part.triggers:
-        here = [fault for fault in faults if _choice(fault, "trigger") == trigger]
+        here = [fault for fault in faults if choice(fault, "trigger") == trigger]
         if here:
             cells = [
-                _share(fault for fault in here if _choice(fault, "operator") == operator)
+                _share(fault for fault in here if choice(fault, "operator") == operator)
                 for operator in letters
             ]
             matrix.add_row(trigger, *cells, _share(here))
@@ -67,12 +67,13 @@ def _operators(faults: Sequence[Detection], part: Part) -> list[str]:
     for title in ("operator", "caught", "cases", "named by"):
         rows.add_column(title, justify="right" if title in ("caught", "cases") else "left")
     for operator, letter in _letters(faults, part).items():
-        here = [fault for fault in faults if _choice(fault, "operator") == operator]
-        rows.add_row(f"{letter}  {operator}", _share(here), _cases(here), _named(here))
+        here = [fault for fault in faults if choice(fault, "operator") == operator]
+        rows.add_row(f"{letter}  {operator}", _share(here), _cases(here), named(here))
     return table_lines(rows)
 
 
-def _choice(detection: Detection, name: str) -> str:
+def choice(detection: Detection, name: str) -> str:
+    """Return the operator or the trigger of a composed fault; empty for a right implementation."""
     return dict(detection.planted.fault).get(name, "")
 
 
@@ -88,7 +89,7 @@ def _cases(detections: Iterable[Detection]) -> str:
     return f"{median(cases):.0f}" if cases else ""
 
 
-def _named(detections: Iterable[Detection]) -> str:
+def named(detections: Iterable[Detection]) -> str:
     """Return the rules that named faults, the most frequent first, with their numbers."""
     counts = Counter(detection.rule for detection in detections if detection.is_caught)
     return ", ".join(f"{rule} {count}×" for rule, count in counts.most_common(4))
