@@ -91,12 +91,13 @@ def equal_lengths_in_range(view: ShardView, tally: Tally) -> Failure | None:
                 return caused(failure, shards_of.of_length(view.yielded, shards, shard, length))
             bad = _outside(shard, data.samples)
             if bad:
-                return Failure(
+                failure = Failure(
                     "SHARD-1",
                     "an index lies outside the dataset",
                     f"rank {rank}, {view.where(epoch)}",
                     f"{bad}",
                 )
+                return caused(failure, shards_of.of_indices(data.samples, bad))
     return None
 
 

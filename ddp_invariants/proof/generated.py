@@ -106,12 +106,24 @@ def _entry(composition: Composition, witness: str = "") -> CatalogueEntry:
         composition.words,
         "composed",
         tuple(_rules(composition)) if composition.operator else (),
+        _causes(composition),
         part="sampler" if composition.is_sampler else "ddp",
         docstring=f"{composition.words}. Witness: {witness}" if witness else composition.words,
         file=PARTS[composition.part].target,
         arguments=composition.host_arguments,
         fault=composition.fault_arguments,
         kin=composition.kin.host_arguments,
+    )
+
+
+def _causes(composition: Composition) -> tuple[str, ...]:
+    """Return words of the causes that are right for a composed fault."""
+    part = PARTS[composition.part]
+    if not composition.operator:
+        return ()
+    return (
+        *part.operators[composition.operator].causes,
+        *part.triggers[composition.trigger].causes,
     )
 
 

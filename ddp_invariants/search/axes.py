@@ -9,7 +9,7 @@ from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.errors import CaseError
 
-PARAMETERS = "the number of parameters"
+PARAMETERS, RANKS = "the number of parameters", "the number of ranks"
 _SAMPLES = 24
 """Samples enough that no two shuffled shards are equal by chance, and for many ranks."""
 _MOST_SAMPLES, _MOST_RANKS, _MOST_EPOCHS, _MOST_SEEDS, _MOST_ELEMENTS = (
@@ -74,7 +74,7 @@ def roomy(case: Case) -> Case:
 
 def _of_sampling(case: ShardCase) -> Iterator[Axis]:
     data = case.data
-    yield Axis("the number of ranks", _with_ranks, case.world_size, 1, _MOST_RANKS)
+    yield Axis(RANKS, _with_ranks, case.world_size, 1, _MOST_RANKS)
     yield Axis("the number of samples", _with_samples, data.samples, 1, _MOST_SAMPLES, is_size=True)
     last, several = "the last epoch", "the number of epochs"
     yield Axis(last, _with_epoch, case.epochs[-1], 0, _MOST_EPOCHS, excludes=several)
@@ -85,7 +85,7 @@ def _of_sampling(case: ShardCase) -> Iterator[Axis]:
 
 def _of_training(case: TrainingCase, most_ranks: int) -> Iterator[Axis]:
     # One rank has nobody to disagree with, so that two ranks are no threshold.
-    yield Axis("the number of ranks", _with_ranks, case.world_size, 2, most_ranks - case.outside)
+    yield Axis(RANKS, _with_ranks, case.world_size, 2, most_ranks - case.outside)
     yield Axis("the number of steps", _with_steps, case.steps, 1, _MOST_STEPS)
     if case.accumulation > 1:
         yield Axis("the number of backwards per step", _with_backwards, case.accumulation, 1, 8)
@@ -95,6 +95,34 @@ def _of_training(case: TrainingCase, most_ranks: int) -> Iterator[Axis]:
     count = sum(map(prod, shapes))
     yield Axis(elements, _with_elements, count, 1, _MOST_ELEMENTS, excludes=PARAMETERS)
     yield Axis(PARAMETERS, _with_parameters, len(shapes), 1, _MOST_PARAMETERS, excludes=elements)
+
+
+def ranks_in_proportion(axis: Axis) -> Axis:
+    """Return a sampler's axis of ranks along which a dataset grows with the number of ranks.
+
+    The samples of a rank stay as many, and W divides N as before.
+    """
+    return replace(axis, change=_with_ranks_in_proportion) if axis.noun == RANKS else axis
+
+
+def padded(case: TrainingCase, plainer: TrainingCase) -> TrainingCase:
+    """Return a plainer case with plain layers added, as many parameters as a case has.
+
+    Their elements are as many as well, or more.
+
+    Raises:
+        CaseError: It has more parameters, or parameters of other dtypes.
+    """
+    missing = parameters(case) - parameters(plainer)
+    dtypes = [{layer.dtype for layer in each.model.layers} for each in (case, plainer)]
+    kinds = {layer.kind for layer in case.model.layers}
+    if not missing:
+        return plainer
+    if missing < 0 or dtypes[0] != dtypes[1] or "mixed" in kinds:
+        raise CaseError("plain layers do not make up for what is left out")
+    model, count = plainer.model, sum(map(prod, _shapes(case.model)))
+    layer = Layer("linear", outputs=count, dtype=model.layers[-1].dtype)
+    return replace(plainer, model=replace(model, layers=(*model.layers, *(layer,) * missing)))
 
 
 def parameters(case: Case) -> int:
@@ -111,6 +139,14 @@ def _shapes(model: Model) -> Iterator[tuple[int, ...]]:
 def _with_ranks(case: Any, number: int) -> Case:
     changed: Case = replace(case, world_size=number)
     return changed
+
+
+def _with_ranks_in_proportion(case: ShardCase, number: int) -> Case:
+    share, rest = divmod(case.data.samples, case.world_size)
+    if rest and number == 1:
+        raise CaseError("one rank divides every number of samples")
+    samples = share * number + min(rest, number - 1)
+    return replace(case, world_size=number, data=replace(case.data, samples=samples))
 
 
 def _with_samples(case: Any, number: int) -> Case:

@@ -7,6 +7,7 @@ not named.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +20,8 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
-from ddp_invariants.records.verdict import Failure
-from ddp_invariants.search.axes import Axis, axes, parameters, roomy
+from ddp_invariants.records.verdict import Failure, Finding
+from ddp_invariants.search.axes import Axis, axes, padded, ranks_in_proportion, roomy
 from ddp_invariants.search.predicates import Line, Predicate, ranges
 from ddp_invariants.search.runner import Runner
 
@@ -49,6 +50,10 @@ _RELATIONS: tuple[tuple[str, Callable[[int, int], bool]], ...] = (
     ("there are fewer samples than ranks", lambda w, n: n < w),
     ("there are not fewer samples than ranks", lambda w, n: n >= w),
     ("there are more samples than ranks", lambda w, n: n > w),
+    (
+        "there are more samples than ranks, whose number does not divide theirs",
+        lambda w, n: n > w and n % w != 0,
+    ),
     ("there are not more samples than ranks", lambda w, n: n <= w),
 )
 """The relations of a sampler's ranks W and samples N that real code treats in its own way."""
@@ -78,7 +83,7 @@ def condition(runner: Runner, failure: Failure, case: Case) -> str:
     """
     if not _is_asked(runner, failure, case):
         return ""
-    asker = _Asker(runner, failure.rule)
+    asker = _Asker(runner, failure)
     if asker.fails(case) is not True:
         return ""
     # Rounding, or a wrong order, may not show in some neighbours with small integers for values.
@@ -86,10 +91,11 @@ def condition(runner: Runner, failure: Failure, case: Case) -> str:
     if asker.fails(fractions):
         case = fractions
     related = [*_related(asker, case)]
-    known = [] if not related else ["the number of ranks", "the number of samples"]
     roomier = roomy(case)
     base = roomier if asker.fails(roomier) else case
-    own = [axis for axis in axes(case, runner.scope.max_world_size) if axis.noun not in known]
+    own = axes(case, runner.scope.max_world_size)
+    if related:
+        own = [ranks_in_proportion(axis) for axis in own if axis.noun != "the number of samples"]
     words = (
         *related,
         *map(str, _numbers(asker, case, base, own)),
@@ -123,13 +129,15 @@ class _Asker:
 
     Args:
         runner: The trial's runner of cases.
-        rule: The rule that fails on the smallest case.
+        failure: The failure of the smallest case.
     """
 
-    def __init__(self, runner: Runner, rule: str) -> None:
+    def __init__(self, runner: Runner, failure: Failure) -> None:
         self._runner = Runner(runner.pool, runner.under_test, runner.options)
         self._runner.places = deepcopy(runner.places)
-        self._rule = rule
+        self._rule = failure.rule
+        # A rule about a situation says nothing without it; the rule whose fact it tells does.
+        self._rules = [*filter(None, (failure.rule, failure.retells))]
         self._known: dict[Case, bool | None] = {}
 
     def fails(self, case: Case | None) -> bool | None:
@@ -152,14 +160,24 @@ class _Asker:
         return self.fails(axis.at(case, number))
 
     def _run(self, case: Case) -> bool | None:
-        findings = self._runner.findings(case, rule=self._rule)
-        failed = {failure.rule for failure in self._runner.failures(findings, case)}
+        findings, failed = self._findings(case)
         if self._rule in failed:
             return True
+        if failed & {*self._rules}:
+            # What an earlier run left in these processes may be the situation, too.
+            findings, failed = self._findings(case, confirming=True)
         if failed:
             return None  # Another rule's failure may hide this one, or be its consequence.
-        own = findings.get(self._rule)
-        return None if own is None or own.unjudged or not own.about else False
+        judged = (findings.get(rule) for rule in self._rules)
+        if any(finding and finding.about and not finding.unjudged for finding in judged):
+            return False
+        return None
+
+    def _findings(
+        self, case: Case, *, confirming: bool = False
+    ) -> tuple[dict[str, Finding], set[str]]:
+        findings = self._runner.findings(case, confirming=confirming, rule=self._rule)
+        return findings, {failure.rule for failure in self._runner.failures(findings, case)}
 
 
 def _fits(runner: Runner, case: Case) -> bool:
@@ -258,14 +276,14 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
 
     A case with fewer parameters tells nothing about its contents: it also has fewer buckets.
     """
-    own, count = {*features(case)}, parameters(case)
+    own = {*features(case)}
     needed: dict[str, bool] = {}
     asked = 0
-    for plainer in simpler(case):
+    for plainer in _without_parts(case):
         if asked >= _CONTENTS:
             break
         left = {*features(plainer)}
-        if parameters(plainer) != count or not left < own or len(own - left) != 1:
+        if not left < own or len(own - left) != 1:
             continue
         (name,) = own - left
         if name not in _OF_NUMBERS and needed.get(name, True):
@@ -274,10 +292,20 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
             if answer is not None:
                 needed[name] = not answer
     yield from (
-        f"the case contains {CAPABILITIES.get(name, name)}"
+        f"the case contains {CAPABILITIES.get(name, repr(name))}"
         for name, is_so in needed.items()
         if is_so
     )
+
+
+def _without_parts(case: Case) -> Iterator[Case]:
+    """Yield simpler cases with as many parameters; plain layers make up for those left out."""
+    for plainer in simpler(case):
+        if isinstance(case, TrainingCase) and isinstance(plainer, TrainingCase):
+            with suppress(CaseError):
+                yield padded(case, plainer)
+        else:
+            yield plainer
 
 
 def _lacking(asker: _Asker, case: Case) -> Iterator[str]:

@@ -153,6 +153,8 @@ def test_composed_faults_are_caught_and_the_right_wrappers_hold(
         "6 searches for planted faults: 6 (100.0 %) caught, 6 (100.0 %) by the right rule" in text
     )
     assert "; 6 (100.0 %) with a cause or a condition" in text
+    assert [each.diagnosis for each in found[:6]].count("right") >= 4
+    assert "wrong" not in {each.diagnosis for each in found}
     assert "a  own start" in text
     assert "60 cases of 3 controls (" in text
     assert ": 0 false violations" in text

@@ -18,6 +18,7 @@ from ddp_invariants.records.verdict import violation_class
 from ddp_invariants.search import confirm
 from ddp_invariants.search.boundary import condition
 from ddp_invariants.search.trial import Options, Trial
+from ddp_invariants.situations.second import SecondWrapper
 
 PLAIN = Model(1, (Layer("linear"),))
 
@@ -59,6 +60,18 @@ def _condition(pool: Pool, store: Path, operator: str, trigger: str, case: Case)
             TrainingCase(Model(1, (Layer("linear", dtype="float64"),))),
             "the case contains float64 parameters",
         ),
+        (
+            "sum",
+            "bias",
+            TrainingCase(Model(1, (Layer("linear", bias=True),))),
+            "the case contains parameters of one dimension",
+        ),
+        (
+            "fewer",
+            "second wrapper",
+            TrainingCase(PLAIN, situations=(SecondWrapper("in turn"),)),
+            "the case contains 'second wrapper'",
+        ),
         ("short", "always", ShardCase(world_size=1, data=Data(samples=1)), ""),
         (
             "short",
@@ -71,6 +84,18 @@ def _condition(pool: Pool, store: Path, operator: str, trigger: str, case: Case)
             "uneven",
             ShardCase(data=Data(samples=1)),
             "the number of ranks does not divide the number of samples",
+        ),
+        (
+            "skip",
+            "uneven",
+            ShardCase(data=Data(samples=3)),
+            "there are more samples than ranks, whose number does not divide theirs",
+        ),
+        (
+            "skip",
+            "five ranks",
+            ShardCase(world_size=5, data=Data(samples=6)),
+            "there are more samples than ranks; the number of ranks is at least 5",
         ),
         (
             "short",

@@ -62,34 +62,71 @@ class Operator(NamedTuple):
             `receive` or `update`; in a sampler `order`, `pad`, `deal` or `length`.
         words: Its effect, in words.
         invariants: The invariants of which a rule must notice it on ordinary programs.
+        causes: Words of the causes that are right, of which one must be named.
     """
 
     seam: str
     words: str
     invariants: tuple[str, ...]
+    causes: tuple[str, ...]
 
 
 _OF_GRADIENTS = ("GRAD", "COMM")
+_LOST, _STALE = "it is zero: the gradient was lost", "gradient: stale"
+_MISPLACED = ("in another order", "written to the wrong parameter")
+_KEPT = ("never reduced", "not written back")
+_REPLACED = "it stands at the place of another index"
 OPERATORS = {
-    "own start": Operator("start", "a parameter keeps the rank's own start", ("INIT",)),
-    "own buffers": Operator("buffers", "a buffer keeps the rank's own value", ("BUF", "INIT")),
-    "halve": Operator("send", "the gradients are halved before they are sent", _OF_GRADIENTS),
-    "round": Operator("send", "the gradients are sent in bfloat16", _OF_GRADIENTS),
-    "zero": Operator("send", "zeros are sent", _OF_GRADIENTS),
-    "stale": Operator("send", "the gradients of the reduction before are sent", _OF_GRADIENTS),
-    "leak": Operator("send", "what was sent before is added", _OF_GRADIENTS),
-    "truncate": Operator("send", "the last gradient counts as zero", _OF_GRADIENTS),
-    "shift": Operator("send", "the gradients are shifted by one place", _OF_GRADIENTS),
-    "reverse": Operator("send", "the gradients are sent in reversed order", _OF_GRADIENTS),
-    "seed": Operator("send", "the random numbers start from one seed", ("RNG",)),
-    "no wait": Operator("wait", "nobody waits for the result", (*_OF_GRADIENTS, "LIVE")),
-    "keep": Operator("receive", "the result is not written back", _OF_GRADIENTS),
-    "sum": Operator("receive", "the sum is not divided", _OF_GRADIENTS),
-    "fewer": Operator("receive", "the sum is divided by one rank less", _OF_GRADIENTS),
-    "twice": Operator("receive", "the sum is divided twice", _OF_GRADIENTS),
-    "late": Operator("receive", "the result of the reduction before is written", _OF_GRADIENTS),
-    "half": Operator("receive", "only the first parameters get the result", _OF_GRADIENTS),
-    "old": Operator("update", "a parameter that another rank updated stays as it was", ("PARAM",)),
+    "own start": Operator(
+        "start",
+        "a parameter keeps the rank's own start",
+        ("INIT",),
+        ("still holds its own initial value",),
+    ),
+    "own buffers": Operator(
+        "buffers", "a buffer keeps the rank's own value", ("BUF", "INIT"), ("own value",)
+    ),
+    "halve": Operator(
+        "send",
+        "the gradients are halved before they are sent",
+        _OF_GRADIENTS,
+        ("halved", "with half of rank"),
+    ),
+    "round": Operator(
+        "send", "the gradients are sent in bfloat16", _OF_GRADIENTS, ("rounded to bfloat16",)
+    ),
+    "zero": Operator("send", "zeros are sent", _OF_GRADIENTS, (_LOST, "left out")),
+    "stale": Operator(
+        "send", "the gradients of the reduction before are sent", _OF_GRADIENTS, (_STALE, _LOST)
+    ),
+    "leak": Operator("send", "what was sent before is added", _OF_GRADIENTS, ("not cleared",)),
+    "truncate": Operator(
+        "send", "the last gradient counts as zero", _OF_GRADIENTS, ("zero: lost", _LOST)
+    ),
+    "shift": Operator("send", "the gradients are shifted by one place", _OF_GRADIENTS, _MISPLACED),
+    "reverse": Operator(
+        "send", "the gradients are sent in reversed order", _OF_GRADIENTS, _MISPLACED
+    ),
+    "seed": Operator("send", "the random numbers start from one seed", ("RNG",), ("seeded alike",)),
+    "no wait": Operator(
+        "wait", "nobody waits for the result", (*_OF_GRADIENTS, "LIVE"), ("a wait is missing",)
+    ),
+    "keep": Operator("receive", "the result is not written back", _OF_GRADIENTS, _KEPT),
+    "sum": Operator("receive", "the sum is not divided", _OF_GRADIENTS, ("never divided",)),
+    "fewer": Operator(
+        "receive", "the sum is divided by one rank less", _OF_GRADIENTS, ("one rank too few",)
+    ),
+    "twice": Operator("receive", "the sum is divided twice", _OF_GRADIENTS, ("divided twice",)),
+    "late": Operator(
+        "receive", "the result of the reduction before is written", _OF_GRADIENTS, (_STALE, _LOST)
+    ),
+    "half": Operator("receive", "only the first parameters get the result", _OF_GRADIENTS, _KEPT),
+    "old": Operator(
+        "update",
+        "a parameter that another rank updated stays as it was",
+        ("PARAM",),
+        ("no update was made",),
+    ),
 }
 """The faults by name."""
 
@@ -101,12 +138,14 @@ class Trigger(NamedTuple):
         words: The occasions.
         invariants: Invariants whose rules may notice it besides those of the operator, since the
             occasion is theirs.
+        causes: Words of causes that are right besides those of the operator.
         of_reductions: True if only a reduction can be such an occasion.
     """
 
     words: str
     invariants: tuple[str, ...] = ()
     of_reductions: bool = False
+    causes: tuple[str, ...] = ()
 
 
 TRIGGERS = {
@@ -133,7 +172,9 @@ TRIGGERS = {
     "unused": Trigger("if the rank has no gradient of it", of_reductions=True),
     "after evaluation": Trigger("after an evaluation", ("MOD", "CALL", "LIVE"), of_reductions=True),
     "after no_sync": Trigger("after a forward in no_sync", of_reductions=True),
-    "after an error": Trigger("after a backward that raised", ("LIVE",), of_reductions=True),
+    "after an error": Trigger(
+        "after a backward that raised", ("LIVE",), True, ("the aborted backward left behind",)
+    ),
     "second wrapper": Trigger("while another wrapper lives", ("LIVE", "COMM")),
     "after freezing": Trigger(
         "after the trainable parameters changed", ("LIVE", "MOD"), of_reductions=True
@@ -159,19 +200,54 @@ PADDINGS = {
 """The indices that come twice."""
 _OF_SHARDS = ("SHARD", "LIVE")
 SAMPLER_OPERATORS = {
-    "skip": Operator("deal", "the last index gives way to the first", _OF_SHARDS),
-    "double": Operator("deal", "the second index gives way to the first", _OF_SHARDS),
-    "same shard": Operator("deal", "the rank takes the first rank's indices", _OF_SHARDS),
-    "next shard": Operator("deal", "the rank takes the next rank's indices", _OF_SHARDS),
-    "beyond": Operator("deal", "the last index is the length of the dataset", _OF_SHARDS),
-    "short": Operator("deal", "the last index is left out", _OF_SHARDS),
-    "own order": Operator("order", "the rank shuffles in its own way", _OF_SHARDS),
-    "one epoch": Operator("order", "the epoch does not count", _OF_SHARDS),
-    "one seed": Operator("order", "the seed does not count", _OF_SHARDS),
-    "unshuffled": Operator("order", "indices are not shuffled", _OF_SHARDS),
-    "longer": Operator("length", "the length is one too many", _OF_SHARDS),
-    "always drop": Operator("pad", "the rest is dropped", _OF_SHARDS),
-    "never drop": Operator("pad", "the rest is filled up instead of dropped", _OF_SHARDS),
+    "skip": Operator("deal", "the last index gives way to the first", _OF_SHARDS, (_REPLACED,)),
+    "double": Operator("deal", "the second index gives way to the first", _OF_SHARDS, (_REPLACED,)),
+    "same shard": Operator(
+        "deal",
+        "the rank takes the first rank's indices",
+        _OF_SHARDS,
+        ("the rank is ignored", "yield the same indices"),
+    ),
+    "next shard": Operator(
+        "deal",
+        "the rank takes the next rank's indices",
+        _OF_SHARDS,
+        ("yield the same indices", "off by one"),
+    ),
+    "beyond": Operator(
+        "deal",
+        "the last index is the length of the dataset",
+        _OF_SHARDS,
+        ("it is the number of samples",),
+    ),
+    "short": Operator("deal", "the last index is left out", _OF_SHARDS, ("off by one",)),
+    "own order": Operator(
+        "order", "the rank shuffles in its own way", _OF_SHARDS, ("the ranks shuffle differently",)
+    ),
+    "one epoch": Operator(
+        "order",
+        "the epoch does not count",
+        _OF_SHARDS,
+        (
+            "the epoch is ignored",
+            "set_epoch reaches only some ranks",
+            "depends on the epochs before",
+        ),
+    ),
+    "one seed": Operator(
+        "order",
+        "the seed does not count",
+        _OF_SHARDS,
+        ("the seed is ignored", "the ranks shuffle differently"),
+    ),
+    "unshuffled": Operator(
+        "order", "indices are not shuffled", _OF_SHARDS, ("shuffle is ignored",)
+    ),
+    "longer": Operator("length", "the length is one too many", _OF_SHARDS, ("one too many",)),
+    "always drop": Operator("pad", "the rest is dropped", _OF_SHARDS, ("samples are dropped",)),
+    "never drop": Operator(
+        "pad", "the rest is filled up instead of dropped", _OF_SHARDS, ("as without drop_last",)
+    ),
 }
 """The faults of samplers by name."""
 SAMPLER_TRIGGERS = {

@@ -1,20 +1,23 @@
-"""The choice of causes to name: the only cause that fits, or two that cannot be told apart."""
+"""The choice of causes to name: the only cause that fits, or a few that cannot be told apart."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from ddp_invariants.records.verdict import Cause, Failure
 
+_MOST = 3
+"""The most causes that are named together."""
+
 
 def words(causes: tuple[Cause, ...]) -> str:
-    """Return the only cause, or both of two causes, in words; empty for any other number.
+    """Return the only cause, or up to three causes, in words; empty for any other number.
 
     Causes of one kind count as one: for example, one rank left out, without knowing which rank.
     """
     texts = list(dict.fromkeys(cause.words for cause in causes))
-    if not 0 < len(texts) < 3:
+    if not 0 < len(texts) <= _MOST:
         return ""
-    named = f"either {texts[0]}; or {texts[1]}" if len(texts) == 2 else texts[0]
+    named = f"either {'; or '.join(texts)}" if len(texts) > 1 else texts[0]
     return named + (
         f"; {causes[0].affected}"
         if causes[0].affected and len({cause.affected for cause in causes}) == 1

@@ -38,8 +38,11 @@ def causes(view: EvidenceView, step: int, rank: int, name: str) -> list[Cause]:
             if gradient is None
             else [prediction for prediction in predictions(gradient) if gradient.fits(prediction)]
         )
+        misplaced = _misplaced(view, step) if any(each.kind == "zero" for each in fitting) else ""
         return [
-            Cause(
+            Cause("misplaced", misplaced)
+            if prediction.kind == "zero" and misplaced
+            else Cause(
                 prediction.kind,
                 _words(gradient, prediction, rank),
                 _affected(view, step, prediction),
@@ -105,6 +108,18 @@ def _gradient(view: EvidenceView, step: int, name: str) -> ReducedGradient | Non
         ROUNDOFF.get(slot.dtype or "", np.nan),
         slot.complex,
     )
+
+
+def _misplaced(view: EvidenceView, step: int) -> str:
+    """Return in words that a parameter has a gradient though no rank uses it; empty if none has."""
+    for slot in view.layout(step).slots:
+        gradient = _gradient(view, step, slot.name) if slot.elements else None
+        if gradient is not None and not gradient.g_W.any() and gradient.held_W.any():
+            return (
+                f"it is zero, while {slot.name!r}, which no rank uses, has a gradient: written to "
+                "the wrong parameter"
+            )
+    return ""
 
 
 def _words(gradient: ReducedGradient, prediction: Prediction, rank: int) -> str:

@@ -96,6 +96,7 @@ def _of_another_divisor(gradient: ReducedGradient) -> Iterator[Prediction]:
     yield everywhere(
         "doubled", 2 * mean, world_size, "got / expected = 2: accumulated once too often"
     )
+    yield everywhere("halved", mean / 2, world_size, "got / expected = 1/2: halved")
     for divisor in range(2, 9):
         if divisor != world_size:
             factor = world_size / divisor
@@ -116,7 +117,7 @@ def _of_another_divisor(gradient: ReducedGradient) -> Iterator[Prediction]:
             "ranks that saved the state",
         )
     for more, excess in ((-1, "one rank too few"), (1, "one rank too many")):
-        if world_size + more > 1:
+        if world_size + more > 0:
             yield everywhere(
                 f"divided by {excess}",
                 mean * world_size / (world_size + more),
@@ -127,7 +128,10 @@ def _of_another_divisor(gradient: ReducedGradient) -> Iterator[Prediction]:
 
 
 def _of_some_ranks(gradient: ReducedGradient) -> Iterator[Prediction]:
-    """Yield means over the wrong ranks: a subgroup, one rank left out, or one counted twice."""
+    """Yield means over the wrong ranks: a subgroup, or one rank that counts not once.
+
+    A rank is left out, counts half, or counts twice.
+    """
     g_W, world_size = gradient.g_W, len(gradient.g_W)
     for rank in range(world_size):
         rest = gradient.mean - g_W[rank] / world_size
@@ -136,6 +140,12 @@ def _of_some_ranks(gradient: ReducedGradient) -> Iterator[Prediction]:
             rest,
             world_size,
             f"it is the mean with rank {rank}'s gradient left out (counted as zero)",
+        )
+        yield everywhere(
+            "counted half",
+            gradient.mean - g_W[rank] / 2 / world_size,
+            world_size,
+            f"it is the mean with half of rank {rank}'s gradient",
         )
         twice = gradient.mean + g_W[rank] / world_size
         yield everywhere(

@@ -90,6 +90,9 @@ def of_length(
         causes += [Cause("len of the dataset", f"len is that of the whole dataset, {length}")] * (
             length == yielded.samples
         )
+        causes += [Cause("len one too many", f"len is {length}, one too many")] * (
+            length == len(shard) + 1
+        )
         batches = ceil(yielded.total / yielded.case.data.batch_size)
         causes += [Cause("len of all batches", f"len is that of all ranks' batches, {length}")] * (
             length == batches
@@ -182,9 +185,16 @@ def of_overlap_or_loss(yielded: YieldedShards, epoch: int, shards: Shards) -> li
     """Return the causes of samples that are lost or appear twice."""
     return [
         *_of_the_ranks(yielded, shards),
+        *_of_replaced(yielded, shards),
         *_of_random_orders(yielded, epoch),
         *_of_slices(yielded, shards),
     ]
+
+
+def of_indices(samples: int, outside: list[int]) -> list[Cause]:
+    """Return the cause of indices outside the dataset."""
+    past = f"it is the number of samples: indices end at {samples - 1}"
+    return [Cause("past the end", past)] * (set(outside) == {samples})
 
 
 def _of_the_ranks(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
@@ -200,6 +210,32 @@ def _of_the_ranks(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
                 "rank ignored",
                 f"every rank yields the same {len(shards[0])} indices: the rank is ignored",
             )
+
+    twins = [
+        [rank for rank in range(w) if shards[rank] == shard] for shard in shards if len(shard) > 0
+    ]
+    alike = max(twins, key=len, default=[])
+    if 1 < len(alike) < w and not _repeats(shards[alike[0]]):
+        yield Cause("same shard", f"ranks {alike} yield the same indices")
+
+
+def _of_replaced(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
+    """Yield the cause of indices that stand in a shard at the place of lost ones."""
+    n, share = yielded.samples, yielded.share
+    dropped = max(0, n - yielded.total)
+    lost = n - dropped - len({index for shard in shards for index in shard})
+    twice = [rank for rank, shard in enumerate(shards) if _repeats(shard)]
+    if (
+        0 < lost <= len(twice)
+        and share <= n
+        and all(len(shard) == share for shard in shards)
+        and all(len(set(shards[rank])) == share - 1 for rank in twice)
+    ):
+        index = Counter(shards[twice[0]]).most_common(1)[0][0]
+        yield Cause(
+            "replaced",
+            f"rank {twice[0]} yields index {index} twice: it stands at the place of another index",
+        )
 
 
 def _repeats(indices: list[int]) -> bool:
@@ -229,10 +265,10 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
         # of log1p(-k / N) over the draws.
         chance = sum(log1p(-k / n) for shard in every for k in range(len(shard)) if k < n)
         if inside and _drawn_by_chance(inside[0], n):
-            twice = Counter(inside[0]).most_common(1)[0]
+            index, times = Counter(inside[0]).most_common(1)[0]
             yield Cause(
                 "with replacement",
-                f"one rank's shard of {len(inside[0])} holds index {twice[0]} {twice[1]} times, "
+                f"one rank's shard of {len(inside[0])} holds index {index} {times} times, "
                 f"and a part of a permutation of {n} cannot: drawn with replacement",
             )
         elif not inside and chance > _IMPOSSIBLE:
