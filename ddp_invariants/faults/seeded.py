@@ -167,6 +167,19 @@ class SeedsToRound(_Reference):
         return flat
 
 
+class SeedsAfterAnError(_Reference):
+    """After a backward that raised, the next forward starts the generators of all ranks from one seed
+    (no public incident found).
+
+    LIVE-2: every rank is seeded alike.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._reducing:
+            torch.manual_seed(0)
+        return super().forward(*args, **kwargs)
+
+
 class StaysInEvaluation(_Reference):
     """eval() reaches the module, but train() does not, so the module stays in evaluation mode
     (no public incident found).

@@ -20,7 +20,10 @@ class Joins(nn.Module):
     count as zero.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "in_parts")}
+    declares: ClassVar[dict[str, Any]] = {
+        "accumulation": "none",
+        "unsupported": ("unused", "in_parts"),
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -146,6 +149,7 @@ class JoinsInBfloat16(Joins):
     """Right: sums travel in bfloat16, as declared, also from ranks without a batch."""
 
     declares: ClassVar[dict[str, Any]] = {
+        **Joins.declares,
         "exactness": "bfloat16",
         "unsupported": (*Joins.declares["unsupported"], "complex"),
     }
@@ -173,3 +177,43 @@ class JoinsUncompressed(JoinsInBfloat16):
     def _agree(self) -> None:
         self._without = False
         super()._agree()
+
+
+class JoinsAccumulated(Joins):
+    """Right: gradients accumulate in no_sync(), and the next call averages the sums."""
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": Joins.declares["unsupported"]}
+
+    _accumulates = False
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Return a context in which a call after backward sends nothing."""
+        before, self._accumulates = self._accumulates, True
+        try:
+            yield
+        finally:
+            self._accumulates = before
+
+    def sync_gradients(self) -> None:
+        """Average the gradients, unless more are to be added."""
+        if not self._accumulates:
+            super().sync_gradients()
+
+
+class SendsTheLastBackward(JoinsAccumulated):
+    """Once a rank has run out of batches, the others send the gradient of their last backward alone
+    (no public incident found).
+
+    GRAD-11.
+    """
+
+    def forward(self, *inputs: Any) -> Any:
+        gradients = [parameter.grad for parameter in self._trained()]
+        self._earlier = {id(each): each.clone() for each in gradients if each is not None}
+        return super().forward(*inputs)
+
+    def _sum(self, gradient: Tensor) -> Tensor:
+        earlier = self._earlier.pop(id(gradient), None)
+        left = self._active < self.world_size
+        return super()._sum(gradient - earlier if left and earlier is not None else gradient)

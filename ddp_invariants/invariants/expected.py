@@ -165,30 +165,35 @@ class ExpectedValues:
     def mean_of(self, active: list[int], step: int) -> tuple[Ball, Layout]:
         """Return the gradient that the ranks with a batch must hold at a step, and its layout.
 
-        The step has one micro-step. Shape (P,). A rank without a batch counts as zero, or does not
-        count, as the implementation declares.
+        Shape (P,). A rank without a batch counts as zero, or does not count, as the implementation
+        declares.
 
         Raises:
             Unjudged: Evidence is missing, or a local gradient is not finite.
         """
-        records = [self.recorded.of_rank(rank, "local", step) for rank in active]
-        layout = records[0].layout
-        values_WP = np.stack([flat_by_name(tensors, layout) for tensors in records])
-        if not np.isfinite(values_WP).all():
+        records = [
+            [self.recorded.of_rank(rank, "local", number) for rank in active]
+            for number in self.recorded.micro_steps(step)
+        ]
+        layout = records[0][0].layout
+        values_KWP = np.stack(
+            [np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records]
+        )
+        if not np.isfinite(values_KWP).all():
             raise Unjudged(f"a local gradient of step {step} is not finite")
-        quantum_P = balls.quantum_of(values_WP).min(0)
+        quantum_P = balls.quantum_of(values_KWP).min((0, 1))
         if self.declared.divisor == "initial":
-            zeros_WP = np.zeros((self.case.world_size - len(active), values_WP.shape[1]))
-            values_WP = np.concatenate([values_WP, zeros_WP])
-        # Two more roundings: a cast down and a cast up again.
-        lowered = 2 if self.declared.exactness in ROUNDOFF else 0
+            counted = (0, self.case.world_size - len(active))
+            values_KWP = np.pad(values_KWP, ((0, 0), counted, (0, 0)))
+        centre_WP = values_KWP.sum(0)
+        rounds, passes = self._rounds(len(centre_WP), layout)
         mean = balls.mean_over_ranks(
-            values_WP,
-            np.zeros_like(values_WP),
-            np.abs(values_WP),
-            quantum_P,
+            centre_WP,
+            np.zeros_like(centre_WP),
+            np.abs(values_KWP).sum(0),
+            quantum_P / float(len(centre_WP)) ** (rounds - 1),
             self.recorded.form(layout),
-            1 + lowered + balls.COMPLEX_DIVISION * layout.complex_P,
+            passes,
         )
         return mean, layout
 
@@ -198,16 +203,7 @@ class ExpectedValues:
         Gradients that each rank kept from the step before are added first.
         """
         form, world_size = self.recorded.form(layout), self.case.world_size
-        # If every micro-step is reduced, the accumulated gradient is reduced again each time, with
-        # new roundings.
-        rounds = self.case.accumulation if self.recorded.synchronised_each else 1
-        passes = (
-            self.case.accumulation
-            + (rounds - 1) * (world_size + 1)
-            + rounds * balls.COMPLEX_DIVISION * layout.complex_P
-        )
-        # Two more roundings: a cast down and a cast up again.
-        passes += 2 if self.declared.exactness in ROUNDOFF else 0
+        rounds, passes = self._rounds(world_size, layout)
         passes += self.recorded.most_entries(step) if self.case.sparse else 0
         centre_WP, radius_WP, most_WP, quantum_P = (
             fresh.centre_WP,
@@ -229,6 +225,18 @@ class ExpectedValues:
         if self.declared.reduction == "mean":
             return mean
         return Ball(mean.centre * world_size, mean.radius * world_size, mean.quantum)
+
+    def _rounds(self, ranks: int, layout: Layout) -> tuple[int, NDArray[np.intp]]:
+        """Return how often a step's gradient is reduced, and the roundings of its elements.
+
+        If every micro-step is reduced, the accumulated gradient is reduced again each time, with new
+        roundings.
+        """
+        rounds = self.case.accumulation if self.recorded.synchronised_each else 1
+        # Two more roundings: a cast down and a cast up again.
+        lowered = 2 if self.declared.exactness in ROUNDOFF else 0
+        once = self.case.accumulation + (rounds - 1) * (ranks + 1) + lowered
+        return rounds, once + rounds * balls.COMPLEX_DIVISION * layout.complex_P
 
     @property
     def divisor(self) -> int:

@@ -223,7 +223,7 @@ def wrong_mean_of_the_active(view: EvidenceView, tally: Tally, step: int) -> Fai
     averaged = "the ranks with a batch" if view.declared.divisor == "active" else "all ranks"
     for rank in active:
         reduced = view.of_rank(rank, "reduced", step)
-        local = view.of_rank(rank, "local", step)
+        local = view.of_rank(rank, "local", view.micro_steps(step)[0])
         difference = outside(local, flat_by_name(reduced, layout), expected, tally)
         if difference is not None:
             failure = Failure(

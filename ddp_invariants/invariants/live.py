@@ -5,7 +5,7 @@ from functools import partial
 from itertools import pairwise
 
 from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailure
-from ddp_invariants.invariants import buf, grad, param
+from ddp_invariants.invariants import buf, grad, param, rng
 from ddp_invariants.invariants.crashes import crash, crash_of, read
 from ddp_invariants.invariants.draws import ANY_WORLD, FEW_RANKS, Draws
 from ddp_invariants.invariants.endings import no_end, whereabouts
@@ -143,7 +143,7 @@ FORWARD_ERROR, BACKWARD_ERROR = "an exception in forward", "an exception in back
 @training.rule(
     "LIVE-2",
     "An exception in the user's forward or backward reaches the user. After all ranks have "
-    "caught the exception, the next step is right.",
+    "caught the exception, the next step is right, and no rank draws another rank's random numbers.",
     needs=(FORWARD_ERROR, BACKWARD_ERROR),
     source=_SOURCE,
     applies="capability",
@@ -189,7 +189,9 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
     failure, without = judge(view, tally), view.without(*UNDISTURBED)
     undisturbed = None if without is None else EvidenceView(without, view.declared)
     if failure is None and undisturbed is not None:
-        failure = _buffers_of_their_own(view, undisturbed, tally)
+        failure = _buffers_of_their_own(view, undisturbed, tally) or _numbers_of_another(
+            view, undisturbed, tally
+        )
     elif (
         failure is not None and undisturbed is not None and judge(undisturbed, Tally()) is not None
     ):
@@ -214,6 +216,15 @@ def _buffers_of_their_own(
         return failure and replace(failure, perhaps="")
     except (NotAbout, Unjudged):
         return None
+
+
+def _numbers_of_another(
+    view: EvidenceView, undisturbed: EvidenceView, tally: Tally
+) -> Failure | None:
+    """Return a failure if the program draws numbers twice, but not without the exception."""
+    if rng.of_the_program(undisturbed, Tally()) is not None:
+        return None
+    return rng.of_the_program(view, tally)
 
 
 _LEFT_BEHIND = (

@@ -62,7 +62,7 @@ def random_numbers_are_each_ranks_own(view: EvidenceView, tally: Tally) -> Failu
     failure = _in_training(view, drawn) or _in_evaluation(view) or _of_shared(view, tally)
     if failure is not None:
         return failure
-    failure = _of_forwards(view, drawn, tally) or _of_the_program(view, tally)
+    failure = _of_forwards(view, drawn, tally) or of_the_program(view, tally)
     if failure is not None or any(drawn):
         return failure
     if view.case.draws:
@@ -97,7 +97,7 @@ def _of_forwards(
     return streams.of_forwards(view, _failure(view, alike, view.at), compared)
 
 
-def _of_the_program(view: EvidenceView, tally: Tally) -> Failure | None:
+def of_the_program(view: EvidenceView, tally: Tally) -> Failure | None:
     """Return a failure if the program drew the same numbers twice."""
     drawn = [
         {

@@ -49,7 +49,7 @@ _SAMPLES = st.integers(0, 2) | st.integers(0, 29)
 Short datasets are frequent, so that ranks share batches and shards consist of padding.
 """
 _EPOCHS = (
-    *((0,), (0, 1), (1, 0), (0, 1, 2), (3, 0)) * 4,
+    *((0,), (0, 1), (1, 0), (0, 1, 2, 3), (3, 0)) * 4,
     (0, 1, 0),
     (5, 5, 2),
     (0, 10),

@@ -53,7 +53,7 @@ class UnevenInputs(Situation):
             case.zero_grad,
             "another value if a rank runs out of batches",
         )
-        case.require_plain("if a rank runs out of batches", accumulation=1, between_steps=())
+        case.require_plain("if a rank runs out of batches", passes="alternate", between_steps=())
         require(
             not case.sparse,
             "exhausted",
@@ -66,6 +66,12 @@ class UnevenInputs(Situation):
         for ranks in simpler_each(self.ranks, lambda each: Exhausted(each.rank)):
             if ranks:
                 yield UnevenInputs(ranks)
+
+    @classmethod
+    def prepare(cls, draft: Draft) -> None:
+        """Accumulate gradients in every fourth case of the option `uneven`."""
+        if draft.wanted["uneven"]:
+            draft.micro_steps = (1, 1, 1, 2)
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:

@@ -35,6 +35,7 @@ from ddp_invariants.records.evidence import (
     Incident,
     Layout,
     Moment,
+    ProgramDraw,
     RaisedError,
     RankEvidence,
     Tensors,
@@ -922,6 +923,32 @@ def test_live2_names_state_left_behind_if_nothing_else_explains_the_gradient() -
         failure = judge(compared)["LIVE-2"].failure
         assert failure is not None
         assert named in failure.perhaps
+
+
+def test_live2_wants_random_numbers_that_no_other_rank_draws() -> None:
+    """Numbers that ranks share only after the exception violate LIVE-2."""
+
+    def drawn(evidence: TrainingEvidence, *numbers: int) -> TrainingEvidence:
+        return replace(
+            evidence,
+            ranks=tuple(
+                replace(
+                    rank, surfaced="UserError", program_draws=[ProgramDraw(2, [number, number])]
+                )
+                for rank, number in zip(evidence.ranks, numbers, strict=True)
+            ),
+        )
+
+    for again, without, fires in (
+        ((1, 1), (1, 2), True),
+        ((1, 2), (1, 2), False),
+        ((1, 1),) * 2 + (False,),
+    ):
+        evidence = replace(drawn(right(CAUGHT), *again), unperturbed=drawn(right(), *without))
+        failure = judge(evidence)["LIVE-2"].failure
+        assert (failure is not None) == fires
+        if failure is not None:
+            assert failure.fact.startswith("after an exception was caught, two ranks draw the same")
 
 
 RAISED = RaisedError("backward", 1, "RuntimeError", "closed", "")

@@ -6,7 +6,7 @@ from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.program import Exhausted
 from ddp_invariants.invariants.recorded import flat_by_name
 from ddp_invariants.invariants.view import EvidenceView
-from ddp_invariants.records.evidence import Layout, Moment
+from ddp_invariants.records.evidence import Layout
 from ddp_invariants.records.verdict import Cause
 
 
@@ -25,7 +25,7 @@ def causes(
         layout: The layout of the gradients.
     """
     world_size, declared = view.case.world_size, view.declared.divisor
-    local = {number: flat_by_name(view.of_rank(number, "local", step), layout) for number in active}
+    local = {number: _computed(view, number, step, layout) for number in active}
     held_P, total_P = (
         flat_by_name(view.of_rank(rank, "reduced", step), layout),
         np.sum(list(local.values()), axis=0),
@@ -73,15 +73,22 @@ def _stale(view: EvidenceView, out: list[Exhausted], layout: Layout) -> list[Flo
 
     Such a rank may still hold the last gradient it computed, or the last one it received.
     """
-    moments: tuple[Moment, ...] = ("local", "reduced")
-    return [
-        np.sum(
-            [
-                flat_by_name(view.of_rank(ended.rank, moment, ended.steps - 1), layout)
-                for ended in out
-            ],
-            axis=0,
-        )
-        for moment in moments
-        if out
+    if not out:
+        return []
+    computed = [_computed(view, ended.rank, ended.steps - 1, layout) for ended in out]
+    received = [
+        flat_by_name(view.of_rank(ended.rank, "reduced", ended.steps - 1), layout) for ended in out
     ]
+    return [np.sum(last, axis=0) for last in (computed, received)]
+
+
+def _computed(view: EvidenceView, rank: int, step: int, layout: Layout) -> FloatArray:
+    """Return the gradient that a rank computed at a step, over all micro-steps."""
+    total: FloatArray = np.sum(
+        [
+            flat_by_name(view.of_rank(rank, "local", number), layout)
+            for number in view.micro_steps(step)
+        ],
+        axis=0,
+    )
+    return total
