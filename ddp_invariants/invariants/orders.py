@@ -1,5 +1,6 @@
 """Checks of the order in which a sampler yields indices, and causes of a wrong order."""
 
+from itertools import pairwise
 from math import factorial, prod
 
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -8,6 +9,8 @@ from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.records.verdict import Cause, Failure
 
+_BY_CHANCE = 1e-3
+"""The largest chance at which shuffled shards may be taken for the dataset's order."""
 _UNSHUFFLED = "the order is that of the dataset: shuffle is ignored"
 
 
@@ -120,15 +123,18 @@ def _is_in_order(shards: list[list[int]]) -> bool:
     Shards that are shuffled look like that once in a thousand cases at most.
     """
     every = [index for shard in shards for index in shard]
+    ascending = [_ascending(shard) for shard in shards]
     padding = len(every) - len(set(every))
-    kept = [_without_the_last(shard, padding) for shard in shards]
-    chance = prod(1 / factorial(len(indices)) for indices in kept)
-    return chance < 1e-3 and all(indices == sorted(indices) for indices in kept)
+    chance = prod(1 / factorial(count) for count in ascending)
+    return len(every) - sum(ascending) <= padding and chance < _BY_CHANCE
 
 
-def _without_the_last(shard: list[int], padding: int) -> list[int]:
-    """Return a shard without its last indices, as many as all shards have for padding."""
-    return shard[: max(0, len(shard) - padding)]
+def _ascending(shard: list[int]) -> int:
+    """Return how many indices of a shard ascend from the first on."""
+    return next(
+        (count for count, (left, right) in enumerate(pairwise(shard), 1) if left > right),
+        len(shard),
+    )
 
 
 def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:

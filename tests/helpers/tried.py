@@ -228,7 +228,7 @@ AXES = (
 SAMPLER_AXES = (
     Axis("samples", **ranges(lambda case: case.data.samples, 0, 1, 33, 1000, 65_535, end=2**20)),
     Axis("world size", **ranges(lambda case: case.world_size, 1, 2, 9, 33, 257, end=1100)),
-    Axis("epochs asked for", **ranges(lambda case: len(case.epochs), 1, 2, 3, end=3)),
+    Axis("epochs asked for", **ranges(lambda case: len(case.epochs), 1, 2, 3, end=4)),
     Axis("largest epoch", **ranges(lambda case: max(case.epochs), 0, 1, 6, 2**16, end=2**31)),
     Axis(
         "seed",
