@@ -568,7 +568,7 @@ class LocalRank(DistributedSampler):
     """Nodes of two ranks shard by the rank within the node, so all nodes see the same samples
     (no public incident found).
 
-    SHARD-2: samples are lost.
+    SHARD-2: yield the same indices.
     """
 
     def __iter__(self) -> Iterator[int]:

@@ -369,8 +369,8 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
             "different ranks, and not all ranks",
         ),
         (
-            lambda: replace(UNEVEN, accumulation=2),
-            "accumulation is 2, expected 1 if a rank runs out of batches",
+            lambda: replace(UNEVEN, accumulation=2).with_situation(PassOrder("joint")),
+            "passes is 'joint', expected 'alternate' if a rank runs out of batches",
         ),
         (lambda: replace(UNEVEN, zero_grad="never"), "another value if a rank runs out of batches"),
         (

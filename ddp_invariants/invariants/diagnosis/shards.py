@@ -211,11 +211,13 @@ def _of_the_ranks(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
                 f"every rank yields the same {len(shards[0])} indices: the rank is ignored",
             )
 
-    twins = [
-        [rank for rank in range(w) if shards[rank] == shard] for shard in shards if len(shard) > 0
-    ]
-    alike = max(twins, key=len, default=[])
-    if 1 < len(alike) < w and not _repeats(shards[alike[0]]):
+    alike = max(([rank for rank in range(w) if shards[rank] == shard] for shard in shards), key=len)
+    padding = max(0, yielded.total - n)
+    if (
+        len(alike) < w
+        and (len(alike) - 1) * len(shards[alike[0]]) > padding
+        and not _repeats(shards[alike[0]])
+    ):
         yield Cause("same shard", f"ranks {alike} yield the same indices")
 
 
