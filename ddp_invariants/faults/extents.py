@@ -133,7 +133,7 @@ class LosesTheLastBlock(DistributedSampler):
     """Datasets above 1,000 samples are shuffled in blocks of 256, and the last block is lost
     (no public incident found).
 
-    SHARD-2: samples are lost; or SHARD-3: overlap.
+    SHARD-2: yield the same indices; or SHARD-3: yield the same indices.
     """
 
     def order(self) -> list[int]:
@@ -151,7 +151,7 @@ class MaskOfRanks(DistributedSampler):
     """The rank is kept in six bits, so rank 64 reads the shard of rank 0
     (no public incident found).
 
-    SHARD-2: samples are lost; or SHARD-3: overlap.
+    SHARD-2: yield the same indices; or SHARD-3: yield the same indices.
     """
 
     def __init__(
