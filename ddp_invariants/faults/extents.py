@@ -133,7 +133,7 @@ class LosesTheLastBlock(DistributedSampler):
     """Datasets above 1,000 samples are shuffled in blocks of 256, and the last block is lost
     (no public incident found).
 
-    SHARD-2: yield the same indices; or SHARD-3: yield the same indices.
+    SHARD-2: samples are lost; or SHARD-3: overlap.
     """
 
     def order(self) -> list[int]:

@@ -6,6 +6,7 @@ rank's twin is the unwrapped module with the same parameters, batch and random s
 Suffixes: W ranks, K micro-steps, P elements of all trainable parameters end to end.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,7 +19,7 @@ from ddp_invariants.invariants.rule import NotAbout, Unjudged
 from ddp_invariants.oracle import balls
 from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball, Entries
-from ddp_invariants.records.evidence import Layout
+from ddp_invariants.records.evidence import Layout, Tensors
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,25 @@ class LocalGradients:
     quantum_P: FloatArray
 
 
+def _stacked(records: Sequence[Sequence[Tensors]], step: int) -> tuple[Layout, FloatArray]:
+    """Return the layout of a step's first record, and all local gradients, shape (K, W, P).
+
+    Args:
+        records: The records of each micro-step, by rank.
+        step: The step.
+
+    Raises:
+        Unjudged: A local gradient is not finite.
+    """
+    layout = records[0][0].layout
+    values_KWP = np.stack(
+        [np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records]
+    )
+    if not np.isfinite(values_KWP).all():
+        raise Unjudged(f"a local gradient of step {step} is not finite")
+    return layout, values_KWP
+
+
 class ExpectedValues:
     """The expected gradients, losses and parameters of a case; each value is computed once."""
 
@@ -72,12 +92,7 @@ class ExpectedValues:
         records = [
             self.recorded.every_rank("local", number) for number in self.recorded.micro_steps(step)
         ]
-        layout = records[0][0].layout
-        values_KWP = np.stack(
-            [np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records]
-        )
-        if not np.isfinite(values_KWP).all():
-            raise Unjudged(f"a local gradient of step {step} is not finite")
+        layout, values_KWP = _stacked(records, step)
         if self.case.sparse:
             return self._entries(step, layout)
         quantum_P = balls.quantum_of(values_KWP).min((0, 1))
@@ -175,12 +190,7 @@ class ExpectedValues:
             [self.recorded.of_rank(rank, "local", number) for rank in active]
             for number in self.recorded.micro_steps(step)
         ]
-        layout = records[0][0].layout
-        values_KWP = np.stack(
-            [np.stack([flat_by_name(tensors, layout) for tensors in record]) for record in records]
-        )
-        if not np.isfinite(values_KWP).all():
-            raise Unjudged(f"a local gradient of step {step} is not finite")
+        layout, values_KWP = _stacked(records, step)
         quantum_P = balls.quantum_of(values_KWP).min((0, 1))
         if self.declared.divisor == "initial":
             counted = (0, self.case.world_size - len(active))

@@ -10,6 +10,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.errors import CaseError
 
 PARAMETERS, RANKS = "the number of parameters", "the number of ranks"
+SAMPLES = "the number of samples"
 _SAMPLES = 24
 """Samples enough that no two shuffled shards are equal by chance, and for many ranks."""
 _MOST_SAMPLES, _MOST_RANKS, _MOST_EPOCHS, _MOST_SEEDS, _MOST_ELEMENTS = (
@@ -75,7 +76,7 @@ def roomy(case: Case) -> Case:
 def _of_sampling(case: ShardCase) -> Iterator[Axis]:
     data = case.data
     yield Axis(RANKS, _with_ranks, case.world_size, 1, _MOST_RANKS)
-    yield Axis("the number of samples", _with_samples, data.samples, 1, _MOST_SAMPLES, is_size=True)
+    yield Axis(SAMPLES, _with_samples, data.samples, 1, _MOST_SAMPLES, is_size=True)
     last, several = "the last epoch", "the number of epochs"
     yield Axis(last, _with_epoch, case.epochs[-1], 0, _MOST_EPOCHS, excludes=several)
     yield Axis(several, _with_epochs, len(case.epochs), 1, _MOST_ITERATIONS, excludes=last)
@@ -114,10 +115,10 @@ def padded(case: TrainingCase, plainer: TrainingCase) -> TrainingCase:
         CaseError: It has more parameters, or parameters of other dtypes.
     """
     missing = parameters(case) - parameters(plainer)
-    dtypes = [{layer.dtype for layer in each.model.layers} for each in (case, plainer)]
-    kinds = {layer.kind for layer in case.model.layers}
     if not missing:
         return plainer
+    dtypes = [{layer.dtype for layer in each.model.layers} for each in (case, plainer)]
+    kinds = {layer.kind for layer in case.model.layers}
     if missing < 0 or dtypes[0] != dtypes[1] or "mixed" in kinds:
         raise CaseError("plain layers do not make up for what is left out")
     model, count = plainer.model, sum(map(prod, _shapes(case.model)))

@@ -21,7 +21,7 @@ from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure, Finding
-from ddp_invariants.search.axes import Axis, axes, padded, ranks_in_proportion, roomy
+from ddp_invariants.search.axes import SAMPLES, Axis, axes, padded, ranks_in_proportion, roomy
 from ddp_invariants.search.predicates import Line, Predicate, ranges
 from ddp_invariants.search.runner import Runner
 
@@ -95,7 +95,7 @@ def condition(runner: Runner, failure: Failure, case: Case) -> str:
     base = roomier if asker.fails(roomier) else case
     own = axes(case, runner.scope.max_world_size)
     if related:
-        own = [ranks_in_proportion(axis) for axis in own if axis.noun != "the number of samples"]
+        own = [ranks_in_proportion(axis) for axis in own if axis.noun != SAMPLES]
     words = (
         *related,
         *map(str, _numbers(asker, case, base, own)),

@@ -210,7 +210,6 @@ def _of_the_ranks(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
                 "rank ignored",
                 f"every rank yields the same {len(shards[0])} indices: the rank is ignored",
             )
-
     alike = max(([rank for rank in range(w) if shards[rank] == shard] for shard in shards), key=len)
     padding = max(0, yielded.total - n)
     if (
