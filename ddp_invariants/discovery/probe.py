@@ -59,6 +59,8 @@ HANGS = 3
 """Number of hanging probes after which no other probe is run."""
 HUNG_PATIENCE = 3.0
 """Seconds a probe gets once one has hung; a probe that does not hang takes some milliseconds."""
+_BEFORE_A_REFUSAL = ("INIT", "CALL-1")
+"""Rules about what had ended before an exception: the wrapping, and forwards that returned."""
 
 
 def sides_of(rules: Iterable[str]) -> list[Side]:
@@ -401,9 +403,8 @@ class _Probes:
         crashed = crash_of(evidence)
         if crashed is not None:
             return Probed(name, Standing.CRASHED, crashed.got, declared)
-        # A refusal on every rank is not wrong, even at a later step. An error of wrapping
-        # happened before the refusal.
-        if failure and (not refusal or failure.startswith("INIT")):
+        # A refusal on every rank is not wrong, even at a later step.
+        if failure and (not refusal or failure.startswith(_BEFORE_A_REFUSAL)):
             return Probed(name, Standing.WRONG, failure, declared)
         if not refusal:
             return Probed(name, Standing.RIGHT, declared=declared)

@@ -8,7 +8,7 @@ docstring of a control says `Right: what it is.` The docstring of a fault has th
 wrong (where). RULE: words.` It says what is wrong, where that really happened, and which rule must
 notice. The words belong to the diagnosis. They are left out if the evidence shows no cause.
 
-A fault may show in two unrelated ways. For example, buckets sent in another order are mixed if
+A fault may show in several unrelated ways. For example, buckets sent in another order are mixed if
 their sizes are equal, and are a mismatch otherwise. Such a docstring ends in `RULE: words; or RULE:
 words.`
 

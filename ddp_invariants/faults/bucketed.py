@@ -136,7 +136,7 @@ class MakesContiguous(_MakesParametersAnew):
     """A parameter that is not contiguous is replaced by a contiguous one, which an optimizer made
     before wrapping does not know (no public incident found).
 
-    GRAD-5: not cleared.
+    GRAD-5: not cleared; or PARAM-3: no update was made.
     """
 
     def _anew(self, parameter: nn.Parameter) -> nn.Parameter:
@@ -149,7 +149,7 @@ class MakesThemAnew(_MakesParametersAnew):
     """All parameters are made anew when the module is wrapped, so an optimizer made before trains
     the old ones (fully_shard documents this order for itself).
 
-    GRAD-5: not cleared.
+    GRAD-5: not cleared; or PARAM-3: no update was made.
     """
 
 
@@ -547,7 +547,7 @@ class CapsAtFloat16(Reference):
     """A forgotten guard clamps gradients to float16's range, whatever their dtype
     (no public incident found).
 
-    GRAD-2: it is cut off at; or PARAM-6: it is cut off at.
+    GRAD-2: it is cut off at; or GRAD-5: it is cut off at; or PARAM-6: it is cut off at.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:

@@ -225,7 +225,7 @@ class _Hooked(_Reference):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         depth = self._no_sync_depth
         syncing = torch.is_grad_enabled() and depth == 0
-        if syncing and self.training:
+        if syncing and self.training and self.broadcast_buffers:
             self._broadcast_state(self.module.buffers())
         self._no_sync_depth = 1
         try:
@@ -299,7 +299,7 @@ class WaitsForEveryOutput(_Hooked):
 class DetachesInputs(_Reference):
     """The inputs leave the graph before the module (no public incident found).
 
-    CALL-1.
+    CALL-1; or LIVE-1: does not require grad.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -333,7 +333,7 @@ class ScalesInputGradients(_InputHooked):
 class ReducesInputGradients(_InputHooked):
     """The gradient of the inputs, too, is averaged over the ranks (no public incident found).
 
-    CALL-2.
+    CALL-2; or GRAD-8: a backward inside no_sync communicates.
     """
 
     def _changed(self, gradient: Tensor) -> Tensor:

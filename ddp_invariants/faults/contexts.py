@@ -26,7 +26,7 @@ class Restored(_Reference):
 class WithoutFinally(_Reference):
     """An exception inside no_sync leaves it on for ever (no public incident found).
 
-    GRAD-8: never reduced.
+    GRAD-8: never reduced; or GRAD-9: never reduced.
     """
 
     @contextmanager
@@ -91,7 +91,7 @@ class ExpectsExceptions(_Reference):
 class OnlyWithoutError(_Reference):
     """The exit of no_sync restores nothing after an exception (no public incident found).
 
-    GRAD-8: never reduced.
+    GRAD-8: never reduced; or GRAD-9: never reduced.
     """
 
     def no_sync(self) -> "_Quiet":  # type: ignore[override]  # a context of its own

@@ -1,6 +1,6 @@
 """Graphs that differ between ranks and between steps: some parameters get no gradient."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -70,6 +70,8 @@ class ReadyCountersSurvive(_Reference):
     GRAD-9: own local gradient: never reduced.
     """
 
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("in_parts",)}
+
     def _backward_begins(self, gradient: Tensor) -> None:
         missing = {
             parameter for bucket in self._buckets for parameter in getattr(bucket, "missing", ())
@@ -78,6 +80,11 @@ class ReadyCountersSurvive(_Reference):
             super()._backward_begins(gradient)
             for bucket in self._buckets:
                 bucket.waiting = bucket.waiting & missing or bucket.waiting
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        sent = (p for bucket in self._buckets if bucket.work is not None for p in bucket.parameters)
+        if not any(parameter is p for p in sent):  # A counter does not notice that it comes late.
+            super()._gradient_ready(parameter)
 
     def _write_back(self, bucket: Bucket) -> None:
         assert bucket.flat is not None
@@ -246,6 +253,8 @@ class LaunchesWhenReady(_Reference):
     COMM-1: ranks issue different collectives; or GRAD-1: and are reduced in that order.
     """
 
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("in_parts",)}
+
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         for bucket in self._buckets if self._reducing else ():
             bucket.waiting.discard(parameter)
@@ -257,7 +266,7 @@ class FiringOrder(_Reference):
     """Every gradient travels alone, in the order in which gradients become ready
     (public course solutions).
 
-    GRAD-1: ready in another order on rank.
+    GRAD-1: ready in another order on rank; or GRAD-9.
     """
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
@@ -323,7 +332,7 @@ class BucketsInFiringOrder(_Reference):
 
     def _finish(self) -> None:
         super()._finish()
-        if not hasattr(self, "came"):
+        if not hasattr(self, "came") and hasattr(self, "coming"):
             self.came = self.coming
             self._plan()
 

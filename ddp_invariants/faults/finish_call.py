@@ -184,7 +184,7 @@ class SendsNothingNotFinite(FinishCall):
     """A rank whose gradients are not finite sends zeros, without agreement with the others
     (ecmwf/WeatherGenerator#2718).
 
-    GRAD-7: was scrubbed.
+    GRAD-7: was scrubbed; or GRAD-3.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:

@@ -91,7 +91,7 @@ class FirstDtypeForAll(Flattened):
     """One buffer holds all gradients in the dtype of the first one, whatever their own
     (facebookresearch/fairscale#583).
 
-    GRAD-2: rounded to bfloat16.
+    GRAD-2: rounded to bfloat16; or GRAD-2: rounded to float32.
     """
 
     def _by_dtype(self, parameters: list[nn.Parameter]) -> dict[torch.dtype, list[nn.Parameter]]:
@@ -217,7 +217,7 @@ class AsksTheLastParameter(HandsBackViews):
     """Gradients count as views of the buffer if the last parameter's gradient is one
     (similar: pytorch/pytorch#44798).
 
-    GRAD-5.
+    GRAD-5: the gradient was lost.
     """
 
     def _moved(self, _parameter: Tensor, used: list[nn.Parameter]) -> bool:

@@ -24,6 +24,7 @@ def _hidden(function: _Function) -> _Function:
     """Mark a function whose gradients stay local until the optimizer steps."""
     function.declares = {  # type: ignore[attr-defined]  # a function may have attributes
         "gradients": "hidden",
+        "unsupported": ("closure",),  # A hook runs before the step calls a closure.
     }
     return function
 
@@ -87,10 +88,6 @@ def stepped(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimiz
     _start(module)
     optimizer.register_step_pre_hook(lambda *_: _apply(list(module.parameters()), _mean))
     return module, optimizer
-
-
-# A hook runs before the step calls a closure.
-stepped.declares["unsupported"] = ("closure",)  # type: ignore[attr-defined]  # as above
 
 
 class Loop:

@@ -52,7 +52,8 @@ class CountsIn32Bits(CountsInABitmask):
     """A mask of 32 bits says which gradients are ready, so the 33rd parameter shares a bit and
     is not waited for (no public incident found).
 
-    GRAD-1: own local gradient: never reduced; or GRAD-2: never reduced.
+    GRAD-1: own local gradient: never reduced; or GRAD-2: never reduced; or GRAD-8: all micro-steps
+    but the last.
     """
 
     bits: ClassVar[int] = 32
@@ -62,7 +63,8 @@ class CountsIn64Bits(CountsInABitmask):
     """A mask of 64 bits says which gradients are ready, so the 65th parameter shares a bit and
     is not waited for (no public incident found).
 
-    GRAD-1: own local gradient: never reduced; or GRAD-2: never reduced.
+    GRAD-1: own local gradient: never reduced; or GRAD-2: never reduced; or GRAD-8: all micro-steps
+    but the last.
     """
 
     bits: ClassVar[int] = 64
@@ -72,7 +74,8 @@ class CountsIn128Bits(CountsInABitmask):
     """Two words of 64 bits say which gradients are ready, so the 129th parameter shares a bit
     (no public incident found).
 
-    GRAD-1: own local gradient: never reduced; or GRAD-2: never reduced.
+    GRAD-1: own local gradient: never reduced; or GRAD-2: never reduced; or GRAD-8: all micro-steps
+    but the last.
     """
 
     bits: ClassVar[int] = 128

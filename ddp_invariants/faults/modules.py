@@ -300,7 +300,10 @@ def first_group_only(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module
     return module, optimizer
 
 
-first_group_only.declares = {"gradients": "hidden"}  # type: ignore[attr-defined]  # read from it
+first_group_only.declares = {  # type: ignore[attr-defined]  # read from it
+    "gradients": "hidden",
+    "unsupported": ("closure",),  # A hook runs before the step calls a closure.
+}
 
 
 def steps_its_own(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:

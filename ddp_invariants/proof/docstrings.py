@@ -17,10 +17,10 @@ StatedPart = Part | Literal[""]
 """The part that a record or a definition states; "" if it states none."""
 
 _CONTROL = re.compile(r"Right: (?P<description>.+)\.")
+_NOTICED = r"[A-Z]+-\d+(?:: [^;]+)?"
 _FAULT = re.compile(
     r"(?P<description>.+) \((?P<source>(?:[^()]|\([^()]*\))+)\)\. "
-    r"(?P<rule>[A-Z]+-\d+)(?:: (?P<cause>[^;]+))?"
-    r"(?:; or (?P<other_rule>[A-Z]+-\d+): (?P<other_cause>[^;]+))?\."
+    rf"(?P<noticed>{_NOTICED}(?:; or {_NOTICED})*)\."
 )
 _INVARIANTS = "|".join(sorted({rule.invariant for rule in ALL_RULES.values()}))
 _RULE = re.compile(rf"\b(?:({_INVARIANTS})[-_]?|((?i:{_INVARIANTS}))-)(\d+)\b")
@@ -76,14 +76,15 @@ def strictly(docstring: str) -> Record:
             f"its docstring is {text!r}, expected 'Right: what it is.' or 'What is wrong (where it "
             "happened). RULE: words of the cause.'"
         )
-    if fault["rule"] not in ALL_RULES:
-        raise CatalogueError(f"no rule is called {fault['rule']}")
-    rules, causes = (fault["rule"], fault["other_rule"]), (fault["cause"], fault["other_cause"])
+    noticed = [each.partition(": ") for each in fault["noticed"].split("; or ")]
+    for rule, _, _ in noticed:
+        if rule not in ALL_RULES:
+            raise CatalogueError(f"no rule is called {rule}")
     return Record(
         fault["description"],
         fault["source"],
-        tuple(rule for rule in rules if rule),
-        tuple(cause for cause in causes if cause),
+        tuple(dict.fromkeys(rule for rule, _, _ in noticed)),
+        tuple(cause for _, _, cause in noticed if cause),
     )
 
 
