@@ -7,12 +7,12 @@ the reference.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
-from weakref import WeakMethod
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.faults._hooks import weakly
 from ddp_invariants.faults._start import broadcast
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
@@ -26,16 +26,9 @@ class _Switched:
 
     def __init__(self, part: nn.Module) -> None:
         self.on = True
-        average = WeakMethod(self._average)
-
-        def reduce(parameter: Tensor) -> None:
-            method = average()
-            if method is not None:
-                method(parameter)
-
         for parameter in part.parameters(recurse=False):
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(reduce)
+                parameter.register_post_accumulate_grad_hook(weakly(self._average))
 
     def _average(self, parameter: Tensor) -> None:
         if self.on:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.faults._hooks import weakly
 from ddp_invariants.faults._start import broadcast
 
 Bucket = tuple[nn.Parameter, ...]
@@ -39,7 +40,7 @@ class FinishCall(nn.Module):
         self._sent: dict[Bucket, tuple[Tensor, Any]] = {}
         for bucket in self.buckets:
             for parameter in bucket:
-                parameter.register_post_accumulate_grad_hook(self._ready)
+                parameter.register_post_accumulate_grad_hook(weakly(self._ready))
 
     def _plan(self, parameters: list[nn.Parameter]) -> list[Bucket]:
         plan: list[list[nn.Parameter]] = []

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 
+from ddp_invariants.faults._hooks import weakly
 from ddp_invariants.faults._start import broadcast
 
 
@@ -35,7 +36,7 @@ class Flattened(nn.Module):
         )
         for parameters in self.parameters_of.values():
             for parameter in parameters:
-                parameter.register_post_accumulate_grad_hook(self._ready)
+                parameter.register_post_accumulate_grad_hook(weakly(self._ready))
 
     def _prepare(self) -> None:
         """Do nothing; a fault changes the module here."""

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ddp_invariants.faults._hooks import weakly
 from ddp_invariants.faults._start import broadcast
 from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
 
@@ -250,7 +251,7 @@ class PicklesNoHandles(nn.Module):
         self.module, self.group = module, process_group
         broadcast([*module.parameters(), *module.buffers()], process_group)
         self.handles = [
-            parameter.register_post_accumulate_grad_hook(self._average)
+            parameter.register_post_accumulate_grad_hook(weakly(self._average))
             for parameter in module.parameters()
             if parameter.requires_grad
         ]

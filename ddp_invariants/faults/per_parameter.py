@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 
+from ddp_invariants.faults._hooks import weakly
 from ddp_invariants.faults._start import broadcast
 
 
@@ -53,7 +54,7 @@ class PerParameter(nn.Module):
         broadcast([*self.module.parameters(), *self.module.buffers()], self.group)
 
     def _hook(self, parameter: nn.Parameter) -> None:
-        parameter.register_post_accumulate_grad_hook(self._ready)
+        parameter.register_post_accumulate_grad_hook(weakly(self._ready))
 
     def _ready(self, parameter: Tensor) -> None:
         if not self._quiet:
@@ -172,8 +173,8 @@ class SumsTiedTwice(PerParameter):
             if candidate is parameter
         ]
         for _ in names:
-            parameter.register_post_accumulate_grad_hook(self._ready)
-        parameter.register_post_accumulate_grad_hook(self._divide)
+            parameter.register_post_accumulate_grad_hook(weakly(self._ready))
+        parameter.register_post_accumulate_grad_hook(weakly(self._divide))
 
     def _reduce(self, parameter: Tensor) -> None:
         assert parameter.grad is not None
@@ -233,7 +234,7 @@ class NoSyncUnheard(PerParameter):
 
     def _hook(self, parameter: nn.Parameter) -> None:
         if not self._quiet:
-            parameter.register_post_accumulate_grad_hook(self._reduce)
+            parameter.register_post_accumulate_grad_hook(weakly(self._reduce))
 
 
 class NoSyncForGood(PerParameter):

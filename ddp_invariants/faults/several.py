@@ -1,15 +1,14 @@
 """Wrappers in a program with other wrappers, or in a process that has trained before."""
 
 import os
-import weakref
 from collections.abc import Iterable
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.faults._hooks import weakly
 from ddp_invariants.faults._start import broadcast
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
@@ -50,17 +49,11 @@ class _PerParameter(nn.Module):
         return self.module(*args, **kwargs)
 
 
-def _average_of(wrapper: "weakref.ref[_PerParameter]", parameter: Tensor) -> None:
-    alive = wrapper()
-    if alive is not None:
-        alive._average(parameter)
-
-
 class HooksDieWithTheWrapper(_PerParameter):
     """Right: the hook of a parameter does nothing once its wrapper is gone."""
 
     def _hook(self) -> Any:
-        return partial(_average_of, weakref.ref(self))
+        return weakly(self._average)
 
 
 class HooksOutliveTheWrapper(_PerParameter):

@@ -11,6 +11,7 @@ from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.records.verdict import Violation
 from ddp_invariants.situations.capability import BASE, GENTLE
 from ddp_invariants.situations.earlier import EarlierRuns
@@ -40,6 +41,19 @@ def test_a_right_wrapper_is_right_beside_others_and_in_any_surroundings(
         failed = {name: found.failure for name, found in findings.items() if found.failure}
         assert failed == {}, situation
         assert findings[rule].met, situation
+
+
+def test_a_deleted_control_communicates_no_more(make_trial: TrialMaker) -> None:
+    """No right wrapper of the catalogue is kept alive by its hooks; most can be wrapped again."""
+    case, judged = BASE.with_situation(SecondWrapper("again")), 0
+    for control in all_entries():
+        if not control.is_fault and not control.is_sampler:
+            trial = make_trial(ddp=control.under_test[0].name, scope=Scope())
+            finding = trial.findings(case, rule="LIVE-6")["LIVE-6"]
+            # A lossy control is judged without its declarations here.
+            assert finding.failure is None or "deleted" not in finding.failure.fact, control.name
+            judged += bool(finding.met)
+    assert judged > 50
 
 
 def test_two_engines_run_their_own_backwards(make_trial: TrialMaker) -> None:
