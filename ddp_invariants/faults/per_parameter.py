@@ -286,3 +286,6 @@ class OpensALog(PerParameter):
     def _start(self) -> None:
         self._log = Path(os.devnull).open("a", encoding="utf-8")  # noqa: SIM115 - the fault
         super()._start()
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        parameter.register_post_accumulate_grad_hook(self._ready)
