@@ -46,7 +46,7 @@ class Answer:
     """
 
     header: dict[str, Any]
-    blob: bytes
+    blob: memoryview
 
     @property
     def raised(self) -> bool:

@@ -22,6 +22,8 @@ _OUTPUT_KEPT = 8000
 _EXTENSIONS = re.compile(rb"^Extension modules: .*$", re.MULTILINE)
 """The names of compiled modules, which Python writes below the stacks of a crash."""
 _PIPE = 1 << 16
+_IN_FLIGHT = 1 << 20
+"""Bytes of an answer that the kernel takes before the pool reads them; it may allow fewer."""
 _GONE = (
     "the host of this session is gone ({}); was it killed, or does `python -c 'import torch'` fail?"
 )
@@ -200,6 +202,7 @@ class Process:
             HarnessError: It cannot.
         """
         pool_end, rank_end = socket.socketpair()
+        rank_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _IN_FLIGHT)
         reading, writing = os.pipe()
         output, printing = FileIO(reading), FileIO(writing, "w")
         os.set_blocking(reading, False)

@@ -17,17 +17,29 @@ LARGEST_FRAME = 1 << 28
 
 A rank that sends more is broken or hostile. Reading on would take the controller's memory.
 """
-_PIECE = 1 << 16
+_PIECE = 1 << 20
+_SMALL = 1 << 16
+"""Bytes of a frame that is sent at once. A larger one is not copied for that."""
 
 
-def send(connection: socket.socket, header: dict[str, Any], blob: bytes | bytearray = b"") -> None:
+def send(
+    connection: socket.socket, header: dict[str, Any], *blobs: bytes | bytearray | memoryview
+) -> None:
     """Send one frame; block until the peer's socket buffer has taken it.
+
+    Args:
+        connection: The connection.
+        header: The plain part.
+        blobs: The raw bytes, in parts that the peer gets as one.
 
     Raises:
         OSError: The peer is gone.
     """
     text = json.dumps(header, default=vars).encode()
-    connection.sendall(_PREFIX.pack(len(text), len(blob)) + text + blob)
+    size = sum(map(len, blobs))
+    parts = [_PREFIX.pack(len(text), size) + text, *blobs]
+    for part in [b"".join(parts)] if size < _SMALL else parts:
+        connection.sendall(part)
 
 
 class Incoming:
@@ -38,9 +50,9 @@ class Incoming:
     """
 
     def __init__(self, largest: int = LARGEST_FRAME) -> None:
-        self._bytes, self._largest = bytearray(), largest
+        self._bytes, self._taken, self._largest = bytearray(_SMALL), 0, largest
 
-    def take(self, connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+    def take(self, connection: socket.socket) -> tuple[dict[str, Any], memoryview] | None:
         """Read the bytes at hand without waiting, and return the frame once it is complete.
 
         Return None before.
@@ -49,24 +61,31 @@ class Incoming:
             WireError: The connection closed, or the bytes are no frame.
             OSError: The connection was reset.
         """
+        room = memoryview(self._bytes)[self._taken :][:_PIECE]
         try:
-            piece = connection.recv(_PIECE, socket.MSG_DONTWAIT)
+            count = connection.recv_into(room, flags=socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
-        if not piece:
+        if not count:
             raise WireError("the connection closed")
-        self._bytes += piece
-        if len(self._bytes) < _PREFIX.size:
+        self._taken += count
+        if self._taken < _PREFIX.size:
             return None
         sizes = _sizes(self._bytes, self._largest)
-        if len(self._bytes) < _PREFIX.size + sum(sizes):
+        end = _PREFIX.size + sum(sizes)
+        if self._taken < end:
+            if len(self._bytes) <= end:
+                # One byte more than the frame, so that bytes after it show.
+                larger = bytearray(end + 1)
+                larger[: self._taken] = memoryview(self._bytes)[: self._taken]
+                self._bytes = larger
             return None
-        if len(self._bytes) > _PREFIX.size + sum(sizes):
+        if self._taken > end:
             raise WireError("unexpected bytes after the frame")
-        return _frame(bytes(memoryview(self._bytes)[_PREFIX.size :]), sizes[0])
+        return _frame(memoryview(self._bytes).toreadonly()[_PREFIX.size : end], sizes[0])
 
 
-def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
+def receive(connection: socket.socket) -> tuple[dict[str, Any], memoryview] | None:
     """Receive one frame; None if the peer closed the connection between frames.
 
     Raises:
@@ -80,7 +99,7 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], bytes] | None:
     body = _exactly(connection, sum(sizes))
     if len(body) < sum(sizes):
         raise WireError("the connection closed inside a frame")
-    return _frame(body, sizes[0])
+    return _frame(memoryview(body), sizes[0])
 
 
 def _sizes(prefix: bytes | bytearray, largest: int = LARGEST_FRAME) -> tuple[int, int]:
@@ -91,9 +110,9 @@ def _sizes(prefix: bytes | bytearray, largest: int = LARGEST_FRAME) -> tuple[int
     return text_size, blob_size
 
 
-def _frame(body: bytes, text_size: int) -> tuple[dict[str, Any], bytes]:
+def _frame(body: memoryview, text_size: int) -> tuple[dict[str, Any], memoryview]:
     try:
-        header = json.loads(body[:text_size])
+        header = json.loads(bytes(body[:text_size]))
     except (ValueError, RecursionError) as error:
         raise WireError(f"a frame's header is not JSON: {error}") from error
     if not isinstance(header, dict):

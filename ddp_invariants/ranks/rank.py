@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -30,6 +31,7 @@ from ddp_invariants.ranks.groups.device import RankDevice, take_device
 from ddp_invariants.ranks.groups.distributed import CaseGroups
 from ddp_invariants.ranks.groups.isolation import Surroundings, child_processes, kernel_counts
 from ddp_invariants.ranks.groups.observed import Connections, Timing
+from ddp_invariants.ranks.groups.simulated import gloo
 from ddp_invariants.ranks.groups.works import Log
 from ddp_invariants.ranks.rounds import Round, closed
 from ddp_invariants.ranks.surface import surface
@@ -39,6 +41,9 @@ from ddp_invariants.records.trace import LastWords
 
 GLOO_TIMEOUT = 300.0
 """Seconds. Far above every deadline, so that the harness ends a hang and prints its stacks."""
+
+Answer = tuple[dict[str, Any], Sequence[bytearray]]
+"""The plain part of an answer, and raw bytes, in parts that the controller gets as one."""
 
 
 class Rank:
@@ -67,7 +72,7 @@ class Rank:
             self._samplers[key] = SamplerMaker(Sampler.from_plain(plain))
         return self._samplers[key]
 
-    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def answer(self, request: dict[str, Any]) -> Answer:
         """Return the answer to one request."""
         verb = request["do"]
         self._prepare(request)
@@ -77,13 +82,13 @@ class Rank:
             return self._simulate(request)
         if verb == "connect":
             self._connect(request)
-            return {}, b""
+            return {}, ()
         if verb == "keep":
             store, address = stores.kept(request["address"])
             self.stores.append(store)
-            return {"store": address}, b""
+            return {"store": address}, ()
         if verb == "introduce":
-            return stores.introduced(request), b""
+            return stores.introduced(request), ()
         if verb == "look":
             # Counting devices initialises nothing.
             return {
@@ -92,18 +97,18 @@ class Rank:
                 "nccl": torch.distributed.is_nccl_available(),
                 "devices": torch.cuda.device_count(),
                 "visible": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-            }, b""
+            }, ()
         if verb == "describe":
-            return self._describe(request), b""
+            return self._describe(request), ()
         if verb == "surface":
             driver, maker = self.driver(request["ddp"]), self.sampler(request["sampler"])
-            return {"facts": surface(driver, maker)}, b""
+            return {"facts": surface(driver, maker)}, ()
         if verb == "deal":
             asked = map(situations.from_plain, request["cases"])
             dealt = [case for case in asked if isinstance(case, cases.ShardCase)]
             row = all_dealings(dealt, self.sampler(request["sampler"]))
-            return {"row": indices.packed(row)}, b""
-        return self._shards(request) if verb == "shards" else self._held(request), b""
+            return {"row": indices.packed(row)}, ()
+        return self._shards(request) if verb == "shards" else self._held(request), ()
 
     def _prepare(self, request: dict[str, Any]) -> None:
         """Take the process's device and bound its memory, on the first request that names a device.
@@ -155,7 +160,10 @@ class Rank:
         sampler = self.sampler(request["sampler"])
         self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
         answer = shards.shards(case, sampler, disturb=request["disturb"])
-        return {**indices.packed(answer), "changed": _changed(self.surroundings, counts)}
+        return {
+            **indices.packed(answer),
+            "changed": _changed(self.surroundings, counts, kernel_counts),
+        }
 
     def _held(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return this rank's shard of a sampler that scatters data in a group.
@@ -187,10 +195,10 @@ class Rank:
             "facts": {"raised": answer.get("raised")},
             "sent": groups.sent(),
             "quiescent": quiescent,
-            "changed": _changed(self.surroundings, counts),
+            "changed": _changed(self.surroundings, counts, kernel_counts),
         }
 
-    def _train(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _train(self, request: dict[str, Any]) -> Answer:
         case = situations.from_plain(request["case"])
         assert isinstance(case, cases.TrainingCase)
         driver = self.driver(request["ddp"])
@@ -227,25 +235,29 @@ class Rank:
             "groups": groups.members,
             "quiescent": quiescent,
             "left": left,
-            "changed": _changed(self.surroundings, counts),
+            "changed": _changed(self.surroundings, counts, kernel_counts),
         }
-        return header, bytes(record.blob)
+        return header, [record.blob]
 
-    def _simulate(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    def _simulate(self, request: dict[str, Any]) -> Answer:
         """Run all ranks of a case in this process."""
         case = situations.from_plain(request["case"])
         assert isinstance(case, cases.TrainingCase)
         refused = simulation.supported()
         if refused:
-            return {"refused": refused, "for_good": True}, b""
+            return {"refused": refused, "for_good": True}, ()
         driver = self.driver(request["ddp"])
         world = simulation.World(case, driver, request["number"])
-        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        self.surroundings, counts = self.surroundings or Surroundings(), _simulated_counts()
         outcome = world.run(request["seconds"])
         if outcome.failed is not None:
             error = recorder.exception_data(outcome.failed, "simulate", 0)
             outcome.refused = f"its simulation raised {error['type']}: {error['message']}"
-        changed = [] if outcome.stuck or outcome.refused else _changed(self.surroundings, counts)
+        changed = (
+            []
+            if outcome.stuck or outcome.refused
+            else _changed(self.surroundings, counts, _simulated_counts)
+        )
         return {
             "refused": outcome.refused,
             "for_good": outcome.for_good,
@@ -256,7 +268,7 @@ class Rank:
             "stacks": outcome.stacks,
             "calls": outcome.calls,
             "changed": changed,
-        }, b"".join(outcome.blobs)
+        }, outcome.blobs
 
 
 def _meet(store: Any, connections: Connections) -> None:
@@ -268,14 +280,22 @@ def _meet(store: Any, connections: Connections) -> None:
         )
 
 
-def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
+def _simulated_counts() -> dict[str, int]:
+    """Count threads and open descriptors, without the threads of backends that a simulation keeps."""
+    counts = kernel_counts()
+    return {**counts, "threads": counts["threads"] - gloo.threads()}
+
+
+def _changed(
+    surroundings: Surroundings, before: dict[str, int], counts: Callable[[], dict[str, int]]
+) -> list[str]:
     """Return the changes that the case left behind.
 
     The implementation may have broken the functions that find them.
     """
     try:
         return surroundings.changed() + [
-            name for name, count in kernel_counts().items() if count != counts[name]
+            name for name, count in counts().items() if count != before[name]
         ]
     except Exception as error:  # noqa: BLE001 - as above
         return [f"the functions that find changes ({type(error).__name__})"]
@@ -309,15 +329,15 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
             return 0
         (request, _), began = message, time.perf_counter()
         try:
-            header, blob = state.answer(request)
+            header, blobs = state.answer(request)
         except LoadError as error:
-            header, blob = {"unusable": str(error)}, b""
+            header, blobs = {"unusable": str(error)}, ()
         except Exception as error:  # noqa: BLE001 - a harness failure: the controller reports it
-            header, blob = {"failed": recorder.exception_data(error, request["do"], 0)}, b""
+            header, blobs = {"failed": recorder.exception_data(error, request["do"], 0)}, ()
         cost = [
             time.perf_counter() - began,
             resident,
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         ]
         header = {**header, "to": request["to"], "cost": cost, "altered": harness.altered()}
-        wire.send(control, header, blob)
+        wire.send(control, header, *blobs)

@@ -58,7 +58,7 @@ class Outcome:
     """
 
     headers: list[dict[str, Any] | None]
-    blobs: list[bytes]
+    blobs: list[bytearray]
     stuck: dict[int, str] = field(default_factory=dict)
     stacks: dict[int, str] = field(default_factory=dict)
     calls: dict[int, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class World:
             for rank in range(size)
         ]
         self._states.append(RankState(-1, {}))  # The process's own: `_swap` takes it as number -1.
-        self._outcome = Outcome([None] * size, [b""] * size)
+        self._outcome = Outcome([None] * size, [bytearray()] * size)
         for rank in range(size):
             unconnected_gloo(rank, size)
         while len(_words) < size:
@@ -167,7 +167,7 @@ class World:
             "left": [],
             "flights": self._arrivals.flights(rank),
         }
-        self._outcome.blobs[rank] = bytes(record.blob)
+        self._outcome.blobs[rank] = record.blob
 
     def _connections(self, name: str, rank: int, size: int) -> SimulatedConnections:
         return SimulatedConnections(self._simulation, name, self._store, rank, size, _TIMEOUT)

@@ -12,7 +12,7 @@ def test_a_rank_that_could_not_connect_gives_no_evidence() -> None:
         for kind in ("RuntimeError", "DistBackendError", "KeyError")
     }
     headers: list[dict[str, Any]] = [{"failed": failure} for failure in failures.values()]
-    answered = [Answer(header, b"") for header in (*headers, {"facts": {}})]
+    answered = [Answer(header, memoryview(b"")) for header in (*headers, {"facts": {}})]
     answers = Answers(dict(enumerate(answered)))
     answers.drop_lost()
     assert [*answers.by_rank] == [2, 3]

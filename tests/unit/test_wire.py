@@ -46,7 +46,9 @@ def test_half_a_frame_keeps_nobody_waiting(ends: Ends) -> None:
         assert incoming.take(ends[1]) is None
     assert incoming.take(ends[1]) is None
     ends[0].send(whole[-1:])
-    assert incoming.take(ends[1]) == ({"to": 1}, b"bits")
+    taken = incoming.take(ends[1])
+    assert taken is not None
+    assert (taken[0], bytes(taken[1])) == ({"to": 1}, b"bits")
 
 
 NONSENSE = [

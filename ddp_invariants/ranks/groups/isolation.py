@@ -220,13 +220,14 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _environment() -> list[tuple[bytes, bytes]]:
+def _environment() -> dict[bytes, bytes]:
+    """Return the variables but those of the harness; a variable that was set anew comes last."""
     # Undecoded: four times faster.
-    return [
-        item
-        for item in os.environ._data.items()  # type: ignore[attr-defined]  # no stub
-        if item[0] not in _SIZES
-    ]
+    return {
+        name: value
+        for name, value in os.environ._data.items()  # type: ignore[attr-defined]  # no stub
+        if name not in _SIZES
+    }
 
 
 def _working_directory() -> str:
