@@ -46,6 +46,14 @@ def test_a_capability_is_refused_only_if_it_is_refused_everywhere(
     assert next(probe for probe in probes if probe.capability == "strided").standing is standing
 
 
+def test_an_error_after_a_wrong_result_is_no_refusal(pool: Pool) -> None:
+    """The program raises because the wrapper replaced None, which the module returned, by a tensor."""
+    probes = discover(pool, Ddp("ddp_invariants.faults.calls:ZeroForNone"), Sampler(), 4).ddp_probes
+    probe = next(probe for probe in probes if probe.capability == "mixed_outputs")
+    assert probe.standing is Standing.WRONG
+    assert probe.words == "CALL-1: the wrapper does not return what the module returns"
+
+
 def test_variants_of_probes_contain_the_capability() -> None:
     """Every capability of layers has a variant in which it stands first or in the middle."""
     for name, capability in TRAINING.items():

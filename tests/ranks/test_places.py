@@ -4,6 +4,7 @@ import json
 import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from probed import Discover
@@ -24,6 +25,7 @@ from ddp_invariants.search.schedules import all_schedules, late
 from ddp_invariants.session.state import STATE
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.resized import Resized
+from ddp_invariants.situations.surroundings import Surrounding, Surroundings
 from ddp_invariants.situations.turns import Turns
 
 SHARED_COUNT = """
@@ -156,6 +158,18 @@ def test_a_simulated_deadlock_takes_no_deadline(pool: Pool) -> None:
     assert (evidence.incident.kind, evidence.incident.seconds) == ("hung", 0.0)
     assert all("no rank can run" in words for words in evidence.incident.ranks.values())
     assert evidence.incident.calls.keys() == evidence.incident.ranks.keys()
+
+
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_a_simulation_leaves_nothing_that_needs_a_new_process(pool: Pool, ddp: str) -> None:
+    """Neither another environment during the case nor groups of other sizes count as changes."""
+    for case in (
+        replace(BASE, outside=1),
+        *(BASE.with_situation(Surroundings((name,))) for name in get_args(Surrounding)),
+    ):
+        evidence = pool.simulate(case, Ddp(ddp))
+        assert evidence is not None
+        assert [rank.changed for rank in evidence.ranks] == [[]] * case.world_size, case
 
 
 def test_all_schedules_of_small_cases_are_run(make_trial: TrialMaker) -> None:

@@ -70,6 +70,17 @@ def test_a_replaced_function_and_a_removed_name_are_changes(
     assert surroundings.changed() == ["names in random", "names in json"]
 
 
+def test_a_variable_that_is_set_anew_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of environment variables does not matter, but their values do."""
+    monkeypatch.setenv("FIRST", "1")
+    monkeypatch.setenv("SECOND", "2")
+    surroundings = Surroundings()
+    monkeypatch.delenv("FIRST")
+    assert surroundings.changed() == ["environment"]
+    monkeypatch.setenv("FIRST", "1")
+    assert surroundings.changed() == []
+
+
 @pytest.mark.usefixtures("_interpreter")
 def test_the_harness_s_own_functions_are_compared(
     monkeypatch: pytest.MonkeyPatch,

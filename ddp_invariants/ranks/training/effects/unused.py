@@ -1,5 +1,7 @@
 """Layers that forwards pass by (`TrainingCase.unused`)."""
 
+from functools import cached_property
+
 from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect, effect
@@ -17,5 +19,9 @@ class UnusedLayers(Effect):
 
     def on_inputs(self, inputs: Tensor) -> None:
         """Make autograd record operations on the inputs where a loss reaches no parameter."""
-        if unreached(self.case):
+        if self._unreached:
             inputs.requires_grad_()
+
+    @cached_property
+    def _unreached(self) -> bool:
+        return unreached(self.case)
