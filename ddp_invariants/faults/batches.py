@@ -307,7 +307,7 @@ class SkipsBatchesForEver(BatchedShard):
     """Batches that were to be skipped once are skipped in every later epoch
     (huggingface/accelerate#1451).
 
-    SHARD-9: skipped in every later iteration.
+    SHARD-9: the skip stays; or SHARD-9: skipped in every later iteration.
     """
 
     taken, skip = 0, 0
