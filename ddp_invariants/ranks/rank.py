@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -158,12 +158,9 @@ class Rank:
         case = situations.from_plain(request["case"])
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
-        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        self.surroundings, counts = self.surroundings or Surroundings(), _counts()
         answer = shards.shards(case, sampler, disturb=request["disturb"])
-        return {
-            **indices.packed(answer),
-            "changed": _changed(self.surroundings, counts, kernel_counts),
-        }
+        return {**indices.packed(answer), "changed": _changed(self.surroundings, counts)}
 
     def _held(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return this rank's shard of a sampler that scatters data in a group.
@@ -173,7 +170,7 @@ class Rank:
         case, group = situations.from_plain(request["case"]), self.connections[request["group"]]
         assert isinstance(case, cases.ShardCase)
         sampler = self.sampler(request["sampler"])
-        self.surroundings, counts = self.surroundings or Surroundings(), kernel_counts()
+        self.surroundings, counts = self.surroundings or Surroundings(), _counts()
         groups = CaseGroups(
             group,
             None,
@@ -195,7 +192,7 @@ class Rank:
             "facts": {"raised": answer.get("raised")},
             "sent": groups.sent(),
             "quiescent": quiescent,
-            "changed": _changed(self.surroundings, counts, kernel_counts),
+            "changed": _changed(self.surroundings, counts),
         }
 
     def _train(self, request: dict[str, Any]) -> Answer:
@@ -212,7 +209,7 @@ class Rank:
         log = Log(self.words, request["number"])
         self.surroundings = self.surroundings or Surroundings()
         # Taken here, after the connections made since the last case have added theirs.
-        counts = kernel_counts()
+        counts = _counts()
         left: list[list[int]] = []
         runs = case.runs
         for number, run in enumerate(runs):
@@ -235,7 +232,7 @@ class Rank:
             "groups": groups.members,
             "quiescent": quiescent,
             "left": left,
-            "changed": _changed(self.surroundings, counts, kernel_counts),
+            "changed": _changed(self.surroundings, counts),
         }
         return header, [record.blob]
 
@@ -248,16 +245,12 @@ class Rank:
             return {"refused": refused, "for_good": True}, ()
         driver = self.driver(request["ddp"])
         world = simulation.World(case, driver, request["number"])
-        self.surroundings, counts = self.surroundings or Surroundings(), _simulated_counts()
+        self.surroundings, counts = self.surroundings or Surroundings(), _counts()
         outcome = world.run(request["seconds"])
         if outcome.failed is not None:
             error = recorder.exception_data(outcome.failed, "simulate", 0)
             outcome.refused = f"its simulation raised {error['type']}: {error['message']}"
-        changed = (
-            []
-            if outcome.stuck or outcome.refused
-            else _changed(self.surroundings, counts, _simulated_counts)
-        )
+        changed = [] if outcome.stuck or outcome.refused else _changed(self.surroundings, counts)
         return {
             "refused": outcome.refused,
             "for_good": outcome.for_good,
@@ -280,22 +273,20 @@ def _meet(store: Any, connections: Connections) -> None:
         )
 
 
-def _simulated_counts() -> dict[str, int]:
-    """Count threads and open descriptors, without the threads of backends that a simulation keeps."""
+def _counts() -> dict[str, int]:
+    """Count threads and open descriptors, without the threads of backends that simulations keep."""
     counts = kernel_counts()
     return {**counts, "threads": counts["threads"] - gloo.threads()}
 
 
-def _changed(
-    surroundings: Surroundings, before: dict[str, int], counts: Callable[[], dict[str, int]]
-) -> list[str]:
+def _changed(surroundings: Surroundings, counts: dict[str, int]) -> list[str]:
     """Return the changes that the case left behind.
 
     The implementation may have broken the functions that find them.
     """
     try:
         return surroundings.changed() + [
-            name for name, count in counts().items() if count != before[name]
+            name for name, count in _counts().items() if count != counts[name]
         ]
     except Exception as error:  # noqa: BLE001 - as above
         return [f"the functions that find changes ({type(error).__name__})"]
