@@ -13,7 +13,14 @@ from click.core import ParameterSource
 from ddp_invariants.cli.options import NewFile, Whole, Workers
 from ddp_invariants.cli.output import print_json, print_report, text_aside, with_json
 from ddp_invariants.cli.statuses import exit_statuses
-from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
+from ddp_invariants.errors import (
+    CERTIFIED,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    UNWRITTEN,
+    USAGE,
+    VIOLATED,
+)
 from ddp_invariants.implementation.spec import defaulting
 from ddp_invariants.session import option_values
 
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
 
 _SAMPLER = "sampler:"
 """The prefix of a sampler's name among NAMEs, as `course:` is that of a course's."""
-_WORST_FIRST = (INTERRUPTED, VIOLATED, USAGE, INCONCLUSIVE, CERTIFIED)
+_WORST_FIRST = (INTERRUPTED, VIOLATED, USAGE, UNWRITTEN, INCONCLUSIVE, CERTIFIED)
 
 
 class _Registry:
@@ -148,8 +155,9 @@ def certify(
 ) -> None:
     """Test implementations, and report every rule that is violated.
 
-    The command runs all properties. A property draws random cases, which are small training runs on
-    real processes, and judges them by one rule. The command works in any folder.
+    The command runs all properties. A property draws random cases, which are small training runs,
+    and judges them by one rule. Most cases run in a simulation, the others on real processes over
+    gloo, and so does every violation. The command works in any folder.
 
     NAME is a DDP wrapper as --ddp takes it, or sampler:NAME for a sampler. Without a NAME, --ddp and
     --sampler name the implementation; without these, the command tests the reference. Several NAMEs

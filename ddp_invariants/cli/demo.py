@@ -10,9 +10,10 @@ _RULES = ("SHARD-3", "GRAD-2", "PARAM-1")
 _FAULTY = "ddp_invariants.faults.bucketed:NeverDivides"
 _CASES, _WORLD_SIZE = 15, 3
 _FIRST = (
-    "Each case is a whole training run on real processes, which communicate over gloo. The number of "
-    "ranks, the\n"
-    "model and the batches are drawn. Rules judge what the ranks recorded (`ddp-invariants rules`).\n\n"
+    "Each case is a whole training run. Its number of ranks, its model and its batches are drawn. Most "
+    "cases run\n"
+    "in a simulation, the others on real processes over gloo. Rules judge what the ranks recorded\n"
+    "(`ddp-invariants rules`).\n\n"
     f"1. The reference, by {', '.join(_RULES)}:\n"
 )
 _SECOND = (

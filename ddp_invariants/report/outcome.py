@@ -10,6 +10,7 @@ ENDED = {
     1: "violated",
     2: "inconclusive",
     64: "cannot be tested",
+    73: "not written",
     130: "interrupted",
 }
 """The outcome of a session by exit status."""

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, USAGE, VIOLATED
+from ddp_invariants.errors import CERTIFIED, INCONCLUSIVE, INTERRUPTED, UNWRITTEN, USAGE, VIOLATED
 from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.report.rulebook import PROPERTIES
 from ddp_invariants.session import state
@@ -24,6 +24,7 @@ _STATUSES: dict[int, int] = {
     pytest.ExitCode.USAGE_ERROR: USAGE,
     pytest.ExitCode.NO_TESTS_COLLECTED: USAGE,
     USAGE: USAGE,
+    UNWRITTEN: UNWRITTEN,
 }
 """Exit statuses by pytest's own, which the plugin has refined; all others are inconclusive."""
 

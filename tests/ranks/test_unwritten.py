@@ -31,18 +31,16 @@ def test_a_violation_that_cannot_be_stored_is_reported_in_full(pool: Pool, tmp_p
     assert "could not be written" in report
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("pytest", "-p", "no:cacheprovider", "properties/"), ("ddp_invariants", "certify")],
+    ids=["pytest", "certify"],
+)
 def test_a_certificate_that_cannot_be_written_is_no_success(
-    session: Session, tmp_path: Path
+    session: Session, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     """A session that cannot write its certificate ends with a status of its own, and says why."""
     (tmp_path / "it.html").mkdir()
-    result = session(
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "properties/",
-        *SHORT,
-        str(tmp_path / "it.json"),
-    )
+    result = session(*command, *SHORT, str(tmp_path / "it.json"))
     assert result.returncode == UNWRITTEN, result.stdout
     assert f"certificate: {tmp_path / 'it.json'} could not be written: " in result.stdout
