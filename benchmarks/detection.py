@@ -101,14 +101,15 @@ class Measurement:
         ]
 
     @property
-    def operators(self) -> list[tuple[str, int, int, str, str]]:
-        """For each operator of composed faults: faults, those caught, median of cases, rules."""
+    def operators(self) -> list[tuple[str, str, int, int, str, str]]:
+        """For each operator of composed faults: its mistake, faults, those caught, cases, rules."""
         found: dict[str, list[Detection]] = {}
         for search in self.faults:
             found.setdefault(choice(search, "operator"), []).append(search)
         return [
             (
                 operator,
+                _mistake(operator),
                 len(searches),
                 sum(search.is_caught for search in searches),
                 f"{median([s.cases for s in searches if s.is_caught] or [0]):.0f}",
@@ -116,6 +117,13 @@ class Measurement:
             )
             for operator, searches in sorted(found.items())
         ]
+
+
+def _mistake(operator: str) -> str:
+    """Return what is wrong in the faults of an operator."""
+    return next(
+        part.operators[operator].words for part in PARTS.values() if operator in part.operators
+    )
 
 
 def measurement(table: Table) -> Measurement:

@@ -209,7 +209,7 @@ def _shown(cases: int) -> "Iterator[Callable[[Event], None]]":
     default=sys.executable,
     metavar="PYTHON",
     help=defaulting(
-        "path of the Python interpreter to change to; it needs only torch and numpy",
+        "path of the Python interpreter to change to; it needs torch, numpy and the implementation under test",
         "the one that runs this command",
     ),
 )

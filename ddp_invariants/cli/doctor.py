@@ -1,4 +1,4 @@
-"""The command doctor: find out whether this machine can judge."""
+"""The command doctor: find out whether this machine can run the suite."""
 
 import textwrap
 from collections.abc import Sequence
@@ -51,8 +51,8 @@ def text(checks: "Sequence[Check]") -> str:
     problems = sum(check.standing == "problem" for check in checks)
     warnings = sum(check.standing == "warning" for check in checks)
     summary = (
-        f"{problems} problem{'s' if problems > 1 else ''}: this machine cannot judge"
+        f"{problems} problem{'s' if problems > 1 else ''}: this machine cannot run the suite"
         if problems
-        else "this machine can judge"
+        else "this machine can run the suite"
     )
     return "\n".join([*lines, f"{summary}; {warnings} warning{'' if warnings == 1 else 's'}"])

@@ -2,7 +2,7 @@
 
 Deviations stand in one file, `deviations.toml` beside this module; `--deviations FILE` adds another
 of the same form. A deviation that has expired is an error. One in a user's file that no longer shows
-is an error, too. A shipped one that no longer shows is a note, since a later torch may be mended.
+is an error, too. A shipped one that no longer shows is a note, since a later torch may have fixed it.
 
     [[deviation]]
     ddp = "torch"                    # as the option names it
@@ -177,20 +177,20 @@ def current(entries: Iterable[tuple[str, dt.date]], path: Path, today: dt.date) 
 def remarks(
     deviations: Iterable[Deviation], right: Container[str]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what to say of deviating capabilities: what is expected, and what is mended.
+    """Return what to say of deviating capabilities: what is expected, and what is fixed.
 
     Args:
         deviations: The deviations expected of an implementation.
         right: The capabilities whose probes are right.
     """
     shipped = read(SHIPPED)
-    expects, mended = dict[str, str](), dict[str, str]()
+    expects, fixed = dict[str, str](), dict[str, str]()
     for deviation in deviations:
         if deviation in shipped and deviation.capability in right:
-            mended[deviation.capability] = f"no longer deviates; the deviation was {deviation}"
+            fixed[deviation.capability] = f"no longer deviates; the deviation was {deviation}"
         else:
             expects[deviation.capability] = str(deviation)
-    return expects, mended
+    return expects, fixed
 
 
 def expected(ddp: Ddp, torch: str, files: Sequence[Path] = ()) -> tuple[Deviation, ...]:

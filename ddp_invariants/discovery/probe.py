@@ -155,7 +155,7 @@ def of_ddp(
     torch = str(described["torch"])
     known = expected(ddp, torch, files)
     right = {item.capability for item in probed if item.standing is Standing.RIGHT}
-    reasons, mended = remarks(known, right)
+    reasons, fixed = remarks(known, right)
     kin = relatives(pool, ddp, how)
     reasons |= inherited(pool, (ddp, kin), probes.scope, probed, torch, files)
     return Discovery(
@@ -165,7 +165,7 @@ def of_ddp(
             replace(
                 item,
                 expected=reasons.get(item.capability, ""),
-                words=mended.get(item.capability, item.words),
+                words=fixed.get(item.capability, item.words),
             )
             for item in (*probed, *shown)
         ),

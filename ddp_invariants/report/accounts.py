@@ -65,7 +65,7 @@ class RuleAccount(Strict):
         blames: The level of each confirmed violation.
         lacking: The conditions that its own property has not met over the real backend, or a case on
             which the rule is judged.
-        doubtful: True if it is inconclusive for a reason that more cases do not mend: a judge
+        doubtful: True if it is inconclusive for a reason that more cases do not remove: a judge
             crashed, a failure did not repeat, or the implementation refused.
         milliseconds: The time that its own property took, in all processes.
     """

@@ -96,7 +96,7 @@ def file_of(proposed: Sequence[Proposed], discovery: Discovery) -> str:
     lines = []
     if wrong:
         lines.append(
-            "# Wrong or crashing, so better mended. If these are declared as unsupported, users must never:"
+            "# Wrong or crashing: fix these. If they are declared unsupported, users must never:"
         )
         lines += map(_limit, wrong)
     if refused:
@@ -126,7 +126,7 @@ def text(proposed: Sequence[Proposed], discovery: Discovery) -> str:
     if all(each.why == Standing.REFUSED.value for each in proposed):
         return ""
     heading = (
-        "mend the implementation, or declare what it does not support in a file "
+        "fix the implementation, or declare what it does not support in a file "
         "(--propose FILE writes it, --declare FILE reads it):"
     )
     indented = [f"  {line}".rstrip() for line in file_of(proposed, discovery).splitlines()]

@@ -112,11 +112,11 @@ def passing_failures(stored: Iterable[StoredViolation], *, violated: bool) -> st
         replays = ", ".join(f"{each.failure.rule} (replay {each.id})" for each in failures)
         return _field(
             "also",
-            f"{replays} failed in other cases, for the same reason or for another one; after a repair, "
+            f"{replays} failed in other cases, for the same reason or for another one; after a fix, "
             f'replay each, or run with -k "{keys}", which judges them first',
         )
     heading = (
-        f"the session fails: probes, or cases drawn for other rules, violated {', '.join(rules)}; run "
+        f"the session fails: probes, or cases drawn for other rules, failed {', '.join(rules)}; run "
         f'with -k "{keys}" to judge and shrink these failures, or replay the first failure of each rule:'
     )
     return "\n".join(
@@ -197,8 +197,8 @@ def summary(
 
 
 _COLUMNS = (
-    "judged counts cases, compared counts values; the bound of an error is the rounding allowed in its "
-    "case: 1.00 is right"
+    "judged counts cases, compared counts values; the largest error is in units of its bound, the rounding "
+    "error allowed in its case: up to 1.00 is right"
 )
 
 
@@ -364,7 +364,7 @@ def _not_right(discovery: Discovery, stored: Mapping[str, str] = {}) -> list[str
             and not (probe.expected and standing is Standing.WRONG)
         ]
     lines += [
-        _field("right now", f"{probe.capability}: {probe.words}")
+        _field("now right", f"{probe.capability}: {probe.words}")
         for probe in probed
         if probe.standing is Standing.RIGHT and probe.words
     ]
@@ -395,12 +395,13 @@ def _plain(discovery: Discovery) -> list[str]:
     if failed is None:
         return []
     lines = [
-        _field("refused" if failed.refused else "violated", f"the plain case: {failed.fact}"),
+        _field("refused" if failed.refused else "wrong", f"the plain case: {failed.fact}"),
         _field("where", failed.where),
         _field("plain case", failed.case),
     ]
     if failed.left_out:
-        lines.append(_field("probes", f"judged by all rules but {', '.join(failed.left_out)}"))
+        broken = ", ".join(failed.left_out)
+        lines.append(_field("probes", f"not judged by {broken}, which the plain case breaks"))
     return [line for line in lines if line.strip()]
 
 

@@ -134,7 +134,7 @@ def not_repeated(
         f"{failure.rule} inconclusive for {implementation}: a failure was seen but not repeated",
         labelled("seen", f"{failure.fact}; {failure.where}; {failure.got}"),
         labelled("case", describe(case)),
-        labelled("confirmed", f"in 0 of {runs} runs in fresh processes: {cause}"),
+        labelled("repeated", f"in 0 of {runs} runs in fresh processes: {cause}"),
         f"  {'repeat':<{_LABELS}}{repeat}",
         *_unstored(unstored),
     ]
@@ -188,8 +188,8 @@ def unproved(
         lines.append(labelled("never met", "; ".join(missing)))
         lines.append(
             labelled(
-                "perhaps",
-                "too few cases, or too small a world size: raise --cases or --max-world-size",
+                "try",
+                "more cases (--cases), or larger worlds (--max-world-size)",
             )
         )
     lines += [labelled("unjudged", reason) for reason in reasons]

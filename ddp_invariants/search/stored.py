@@ -1,6 +1,6 @@
 """The stored failures of an implementation: a rule's property judges them before it draws cases.
 
-So a repair is tried on the very cases that failed. In a session with a given seed, the seed alone
+So a fix is tried on the very cases that failed. In a session with a given seed, the seed alone
 decides the cases, and no stored case is judged.
 """
 

@@ -20,6 +20,9 @@ from tried import TRIED, tried_page
 from ddp_invariants import errors
 from ddp_invariants.cli import init
 from ddp_invariants.cli import main as cli
+from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.required import SAMPLING
+from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.report.certificate.certificate import schema
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +31,7 @@ WORKFLOW = ROOT / "examples" / "upgrade.yml"
 SCHEMA = ROOT / "ddp_invariants" / "report" / "certificate" / "certificate.schema.json"
 ADAPTER = ROOT / "docs" / "adapter.md"
 USAGE = ROOT / "docs" / "usage.md"
+CAPABILITY_PAGE = ROOT / "docs" / "capabilities.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 DOCUMENTS = (
     README,
@@ -66,6 +70,9 @@ SPEED_ROWS = {
 }
 """Rows of the benchmark's first table, and their names in the README."""
 STATUSES = re.compile(r"<!-- statuses -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
+OFFERED = re.compile(
+    r"<!-- capabilities of: (?P<side>\w+) -->\n(?P<table>.*?)<!-- end -->", re.DOTALL
+)
 TABLE = re.compile(r"<!-- table -->\n(?P<table>.*?)<!-- end -->", re.DOTALL)
 
 
@@ -129,6 +136,22 @@ def statuses_table() -> str:
             assert meanings.keys() <= {*columns, str(errors.USAGE), str(errors.INTERRUPTED)}, name
             cells = (meanings.get(status, "") for status in columns)
             rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def capabilities_table(side: str) -> str:
+    """Return the capabilities of all DDPs or of all samplers, as Markdown.
+
+    Args:
+        side: `ddp` or `sampler`.
+    """
+    if side == "sampler":
+        head = "| name | meaning |\n|---|---|\n"
+        return head + "".join(f"| `{name}` | {CAPABILITIES[name]} |\n" for name in SAMPLING)
+    rows = ["| name | meaning | level |", "|---|---|---|"]
+    for name in (name for name in CAPABILITIES if name not in SAMPLING):
+        level = TRAINING[name].level if name in TRAINING else "extended"
+        rows.append(f"| `{name}` | {CAPABILITIES[name]} | {level} |")
     return "\n".join(rows) + "\n"
 
 
@@ -262,6 +285,9 @@ def main() -> None:
             )
         text = TABLE.sub(lambda _: f"<!-- table -->\n{table()}<!-- end -->", text)
         text = STATUSES.sub(lambda _: f"<!-- statuses -->\n{statuses_table()}<!-- end -->", text)
+        for match in OFFERED.finditer(text):
+            listed = match[0].replace(match["table"], capabilities_table(match["side"]))
+            text = text.replace(match[0], listed)
         document.write_text(text, encoding="utf-8")
     write_tutorial()
     _write_parts()

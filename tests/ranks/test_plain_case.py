@@ -75,9 +75,9 @@ def discover(pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 @pytest.mark.parametrize(
     ("name", "status", "words"),
     [
-        ("Local", VIOLATED, "violated  the plain case: INIT-1: parameters differ from rank 0's"),
+        ("Local", VIOLATED, "wrong     the plain case: INIT-1: parameters differ from rank 0's"),
         ("Refuses", INCONCLUSIVE, "refused   the plain case: ValueError in wrap: not on a Monday"),
-        ("Waits", VIOLATED, "violated  the plain case: LIVE-1: a rank hung"),
+        ("Waits", VIOLATED, "wrong     the plain case: LIVE-1: a rank hung"),
     ],
 )
 def test_a_plain_case_that_fails_is_told_and_is_no_success(

@@ -544,13 +544,13 @@ def test_a_deviation_is_of_one_implementation_and_some_versions() -> None:
     assert not deviation.is_of(static, "2.14.0")
 
 
-def test_a_shipped_deviation_that_a_later_torch_has_mended_is_a_note() -> None:
+def test_a_shipped_deviation_that_a_later_torch_has_fixed_is_a_note() -> None:
     """A shipped deviation that no longer shows is told, and a user's own is expected all the same."""
     shipped = expected(Ddp("torch"), "2.99.0")
     own = replace(shipped[0], reason="another", capability="cast")
-    expects, mended = deviations.remarks([*shipped, own], {"retained", "cast"})
+    expects, fixed = deviations.remarks([*shipped, own], {"retained", "cast"})
     assert {"unfreeze", "assign", "cast"} <= expects.keys()
-    assert mended["retained"].startswith("no longer deviates; the deviation was expected until ")
+    assert fixed["retained"].startswith("no longer deviates; the deviation was expected until ")
     assert "another" in expects["cast"]
 
 

@@ -1,4 +1,4 @@
-"""Stored failures: a rule's property judges them first, so that a repair is tried on what failed."""
+"""Stored failures: a rule's property judges them first, so that a fix is tried on what failed."""
 
 import os
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_a_property_judges_its_stored_failures_before_it_draws(
 
 
 def test_a_stored_case_that_holds_again_is_one_case_more(make_trial: Any, tmp_path: Path) -> None:
-    """After a repair the property goes on to draw."""
+    """After a fix the property goes on to draw."""
     trial = make_trial(cases=8)
     trial.options = replace(trial.options, database=tmp_path / "cases")
     case = plain_case(trial.scope)

@@ -490,11 +490,11 @@ def test_the_doctor_says_what_is_wrong_and_what_to_do(
     assert [(check.name, check.standing) for check in odd] == [(name, standing)]
     assert advice in odd[0].advice
     text = doctor.text(diagnose(facts))
-    assert ("this machine cannot judge" in text) == (standing == "problem")
+    assert ("this machine cannot run the suite" in text) == (standing == "problem")
 
 
 def test_the_doctor_looks_at_this_machine(tmp_path: Path) -> None:
-    """The doctor shows with two ranks that this machine can judge.
+    """The doctor shows with two ranks that this machine can run the suite.
 
     If torch cannot be imported, the doctor says so and exits with status 1.
     """

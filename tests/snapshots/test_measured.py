@@ -96,7 +96,7 @@ def test_composed_faults_have_a_matrix_and_their_witnesses(docs: Path) -> None:
     assert "| with a cause or a condition | 2 (66.7 %) |" in page
     assert f"| {SKIPS.name} | {SKIPS.docstring} |" in page
     assert f"| {ROUNDS.name} | GRAD, COMM | LIVE-5 | `world_size=2` |" in page
-    assert "| round | 1 | 1 | 9 | LIVE-5 1× |" in page
+    assert "| round | the gradients are sent in bfloat16 | 1 | 1 | 9 | LIVE-5 1× |" in page
     assert "2026-11-27" in page
     shown = texts(docs / "faults-composed.svg")
     assert {"always", "bias", "third epoch", "halve", "round", "skip", "1/1", "0/1"} <= {*shown}

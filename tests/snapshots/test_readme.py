@@ -14,8 +14,10 @@ import rule_pages
 from gallery import table
 from readme import (
     ADAPTER,
+    CAPABILITY_PAGE,
     DOCUMENTS,
     FILE,
+    OFFERED,
     PART,
     README,
     ROOT,
@@ -23,6 +25,7 @@ from readme import (
     STATUSES,
     TABLE,
     USAGE,
+    capabilities_table,
     excerpt,
     outputs,
     part,
@@ -35,6 +38,7 @@ from readme import (
 from conftest import Session
 from ddp_invariants import plugin
 from ddp_invariants.cli import main
+from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.ranks.driving import arguments
@@ -207,6 +211,17 @@ def test_the_table_of_exit_statuses_is_that_of_the_helps() -> None:
     shown = STATUSES.search(USAGE.read_text(encoding="utf-8"))
     assert shown is not None
     assert shown["table"] == statuses_table()
+
+
+def test_the_tables_of_capabilities_are_those_of_the_code() -> None:
+    """The page lists each capability once, with its meaning and its level."""
+    shown = {
+        match["side"]: match["table"]
+        for match in OFFERED.finditer(CAPABILITY_PAGE.read_text(encoding="utf-8"))
+    }
+    assert shown == {side: capabilities_table(side) for side in ("ddp", "sampler")}
+    named = re.findall(r"^\| `(\w+)`", "".join(shown.values()), re.MULTILINE)
+    assert sorted(named) == sorted(CAPABILITIES)
 
 
 def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:

@@ -34,7 +34,7 @@ def test_what_a_violation_needs_is_proposed_with_its_price(tmp_path: Path) -> No
     path = tmp_path / "declared.toml"
     path.write_text(file_of(proposed, discovered))
     assert path.read_text() == (
-        "# Wrong or crashing, so better mended. If these are declared as unsupported, users must never:\n"
+        "# Wrong or crashing: fix these. If they are declared unsupported, users must never:\n"
         "# - wrap a model with a parameter that is not contiguous, such as a transposed one "
         "(strided: INIT-1, PARAM-1 violated)\n"
         "[ddp]\n"
@@ -133,7 +133,7 @@ def test_the_reference_beside_an_implementation_needs_no_declaration() -> None:
     assert "sampler" not in written
     wrong, refused = written.split("# Refused with an error. Users must never:\n")
     assert "(crossed: wrong)" in wrong
-    assert wrong.startswith("# Wrong or crashing, so better mended. ")
+    assert wrong.startswith("# Wrong or crashing: fix these. ")
     assert refused.startswith("# - use layers with sparse gradients (sparse: refused)\n[ddp]\n")
 
 

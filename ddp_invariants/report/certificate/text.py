@@ -117,8 +117,9 @@ def verification(certificate: Certificate) -> str:
 
 def extent(setting: Setting) -> str:
     """Return the number of cases per property in words, and the part of them that was drawn."""
-    shard = f", of which shard {setting.shard} drew its part" if setting.shard else ""
-    return f"{setting.cases} cases per property{shard}"
+    number, _, parts = setting.shard.partition("/")
+    part = f", part {number} of {parts} of the session" if parts else ""
+    return f"{setting.cases} cases per property{part}"
 
 
 def parts(certificate: Certificate) -> str:
