@@ -137,8 +137,14 @@ def _ascending(shard: list[int]) -> int:
     )
 
 
-def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
-    """Return the possible reasons why two epochs have one order."""
+def of_the_same_order(view: ShardView, shards: list[list[int]], *, lone: bool) -> list[Cause]:
+    """Return the possible reasons why two epochs have one order.
+
+    Args:
+        view: The evidence.
+        shards: The shards of both epochs.
+        lone: True if no other epochs share an order.
+    """
     if view.answer["again"] != view.answer["shards"][-1]:
         return []
     if view.answer["afresh"] != view.answer["shards"][-1]:
@@ -146,6 +152,8 @@ def of_the_same_order(view: ShardView, shards: list[list[int]]) -> list[Cause]:
         return [Cause("first order kept", "the first epoch's order is kept")] * kept
     if _is_in_order(shards):
         return [Cause("shuffle ignored", _UNSHUFFLED)]
+    if lone:
+        return [Cause("epoch ignored once", "the epoch is ignored in one of them only")]
     others = [epoch_shards for _, epoch_shards in view.epochs if epoch_shards != shards]
     if others or max(view.case.epochs) - min(view.case.epochs) > 1:
         return [Cause("epoch cut", "only a part of the epoch counts")] * bool(others)

@@ -130,6 +130,14 @@ class ShardView:
             )
         )
 
+    def are_lone(self, epoch: int, other: int) -> bool:
+        """Return whether two epochs share an order under every seed, and no other epochs do."""
+        epochs = self.case.epochs
+        return any(
+            (epochs[first], epochs[second]) == (epoch, other)
+            for first, second in self.answer.get("lone_epochs", ())
+        )
+
     @property
     def yielded(self) -> shards_of.YieldedShards:
         """The shards, as the diagnosis of causes needs them."""

@@ -271,6 +271,7 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
             data.shuffle
             and shards == other_shards
             and not view.is_equal_order(view.equal_epochs(epoch, other_epoch), shards)
+            and not view.are_lone(epoch, other_epoch)
         ):
             continue
         tally.compared += 1
@@ -282,7 +283,8 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
                 f"epochs {epoch} and {other_epoch}, {view.where(other_epoch)}",
                 f"both {brief(shards)}",
             )
-            return caused(failure, of_the_same_order(view, shards))
+            lone = view.are_lone(epoch, other_epoch)
+            return caused(failure, of_the_same_order(view, shards, lone=lone))
         if not data.shuffle and shards != other_shards:
             return Failure(
                 "SHARD-5",

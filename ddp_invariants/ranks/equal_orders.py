@@ -3,6 +3,9 @@
 Nobody knows how many orders a sampler chooses from. A sampler that shuffles three samples within
 each rank's fixed shard has six orders, however long the dataset is. But if it has two orders or more,
 then two epochs are followed by `ENOUGH` equal pairs of epochs with a chance of at most 2**-30.
+
+A sampler may also be wrong in one epoch alone, such as the first one after a restart. Then the epochs
+share their order under every seed, and no others share one.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +20,12 @@ from ddp_invariants.ranks.rank_sampler import RankSampler
 Shards = list[list[int]]
 _MOST = 1_000_000
 """The most samples, times ranks and times pairs, that are asked for."""
+_EPOCHS = 1024
+"""The epochs of which no others may share an order.
+
+If a sampler chose from fewer than 25,000 orders for an epoch, two of so many would be equal, with a
+chance of 1 - 1e-9.
+"""
 
 
 def equal_seeds(case: ShardCase, ask: Callable[[ShardCase], Shards], *, alike: bool) -> int:
@@ -55,6 +64,66 @@ def equal_epochs(
     ]
 
 
+def lone_epochs(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], equal: list[list[int]]
+) -> list[list[int]]:
+    """Return which epochs share an order under every seed, while no other epochs share one.
+
+    Args:
+        case: The case.
+        make: The sampler under test.
+        ranks: The ranks to ask for.
+        equal: The rows of `equal_epochs`.
+
+    Returns:
+        Rows of two places in `case.epochs`.
+    """
+    rows = []
+    for first, second, count in equal:
+        pair = case.epochs[first], case.epochs[second]
+        if (
+            count < ENOUGH
+            and _worth_it(case, _EPOCHS)
+            and _share_under_every_seed(case, make, ranks, *pair)
+            and _others_differ(case, make, ranks, pair[1])
+        ):
+            rows.append([first, second])
+    return rows
+
+
+def _share_under_every_seed(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+) -> bool:
+    """Return whether two epochs share an order under `ENOUGH` seeds, each with another order.
+
+    The orders of a sampler without a seed are all the same, and prove nothing.
+    """
+    direction = 1 if case.other_seed > case.data.seed else -1
+    known: list[Shards] = []
+    for number in range(ENOUGH):
+        seeded = _seeded(case, case.data.seed + number * direction)
+        samplers = [RankSampler(seeded, make, rank) for rank in ranks]
+        order = _of_epoch(samplers, epoch)
+        if order in known or _of_epoch(samplers, other) != order:
+            return False
+        known.append(order)
+    return True
+
+
+def _others_differ(case: ShardCase, make: SamplerMaker, ranks: Sequence[int], without: int) -> bool:
+    """Return whether the first `_EPOCHS` epochs, without one of them, all have different orders."""
+    samplers = [RankSampler(case, make, rank) for rank in ranks]
+    known = set[str]()
+    for epoch in range(_EPOCHS):
+        if epoch == without:
+            continue
+        order = str(_of_epoch(samplers, epoch))
+        if order in known:
+            return False
+        known.add(order)
+    return True
+
+
 def _equal_in_a_row(
     case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
 ) -> int:
@@ -87,10 +156,15 @@ def _equal_mirrored(
     )
 
 
-def _worth_it(case: ShardCase) -> bool:
-    """Return whether more pairs can tell chance from a fault, at a bearable cost."""
+def _worth_it(case: ShardCase, times: int = ENOUGH) -> bool:
+    """Return whether more orders can tell chance from a fault, at a bearable cost.
+
+    Args:
+        case: The case.
+        times: The number of orders.
+    """
     data = case.data
-    return data.shuffle and data.samples > 1 and data.samples * case.world_size * ENOUGH <= _MOST
+    return data.shuffle and data.samples > 1 and data.samples * case.world_size * times <= _MOST
 
 
 def _equal_pairs(first: Callable[[int], Shards], second: Callable[[int], Shards]) -> int:
