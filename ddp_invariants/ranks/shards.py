@@ -43,7 +43,8 @@ def shards(
         (the same under another seed, if the sampler takes a seed), `equal_seeds`,
         `equal_epochs` and `lone_epochs` (`ranks.equal_orders`; the first two None if data are
         scattered), `touched` (global generators that iterating advanced), `batches[rank]` and
-        `promised[rank]` (the batches that a DataLoader yields, and its len), `worked[rank][worker]` (indices of the last epoch),
+        `promised[rank]` (the batches that a DataLoader yields, and its len),
+        `worked[rank][worker]` (indices of the last epoch),
         `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
         `elsewhere` if another number of ranks loads it; or `raised`, with `raising[rank]`, the
         exceptions of ranks that are asked alone; and `refused`, the type of
