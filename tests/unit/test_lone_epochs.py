@@ -107,9 +107,14 @@ def test_an_epoch_that_repeats_another_under_every_seed_is_a_violation(
     assert asked(f"{file}:SkipsEpochThree", (0, 1, 2, 4), seed)[1] is None
 
 
-@pytest.mark.parametrize("name", ["TurnsRound", "HasNoSeed", "RepeatsWithoutASeed", "HasFewOrders"])
-def test_orders_that_are_equal_by_chance_are_no_violation(file: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "epochs"),
+    [("TurnsRound", 8), ("HasNoSeed", 64), ("RepeatsWithoutASeed", 8), ("HasFewOrders", 64)],
+)
+def test_orders_that_are_equal_by_chance_are_no_violation(
+    file: Path, name: str, epochs: int
+) -> None:
     """Samplers with few orders repeat some of them, and some have no seed that could tell."""
-    answer, failure = asked(f"{file}:{name}", tuple(range(64)))
+    answer, failure = asked(f"{file}:{name}", tuple(range(epochs)))
     assert failure is None
     assert answer["equal_epochs"]
