@@ -6,12 +6,14 @@ the same place and with the same numbers. Otherwise the implementation's own cod
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery.deviations import expected
-from ddp_invariants.discovery.probe_case import probe_case
 from ddp_invariants.discovery.result import Probed, Standing, first_failure
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.discovery.unsettled import case_of
 from ddp_invariants.implementation.names import BUILT_ON
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
@@ -56,20 +58,22 @@ def inherited(
     Raises:
         DeviationError: One of these files cannot be used.
     """
-    wrong = {item.capability for item in probed if item.standing is Standing.WRONG}
+    wrong = {item.capability: item for item in probed if item.standing is Standing.WRONG}
     ddp, known = under_test
     return {
         deviation.capability: f"as in {relative}, which it is built on; {deviation}"
         for relative in known
         for deviation in expected(relative, torch, files)
         if deviation.capability in wrong
-        and _shown(pool, ddp, scope, deviation.capability)
-        == _shown(pool, relative, scope, deviation.capability)
+        and _shown(pool, ddp, scope, wrong[deviation.capability])
+        == _shown(pool, relative, scope, wrong[deviation.capability])
     }
 
 
-def _shown(pool: Pool, ddp: Ddp, scope: Scope, capability: str) -> tuple[str, str, str, str] | None:
+def _shown(pool: Pool, ddp: Ddp, scope: Scope, probed: Probed) -> tuple[str, str, str, str] | None:
     """Return the rule, fact, place and numbers of the failure that a capability's probe shows."""
-    case, within = probe_case(capability, scope)
+    case = case_of(probed, scope)
+    assert isinstance(case, TrainingCase)
+    within = replace(scope, without=scope.without - {probed.capability})
     failure = first_failure(pool.train(case, ddp), within)
     return None if failure is None else (failure.rule, failure.fact, failure.where, failure.got)

@@ -73,6 +73,9 @@ The wider capability comes first: a step that reaches no parameter leaves parame
 
 _NEVER_OTHERWISE: dict[str, str] = {
     "bucket_cap": "give a bucket capacity",
+    "bucketing": "rely on the bucket capacity",
+    "overlap": "rely on communication during the backward",
+    "equal_buffers": "rely on equal buffers on all ranks",
     "no_sync": "accumulate gradients under no_sync",
     "given_rank": "give a rank and a world size",
     "in_a_group": "give a process group in place of a rank and a world size",

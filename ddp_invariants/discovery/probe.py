@@ -339,10 +339,11 @@ class _Probes:
                 else Standing.ABSENT,
                 wrong,
                 name in declared.unsupported,
+                bucket_cap=cap,
             )
-            for name, right, wrong in (
-                ("bucketing", seen.fills_as(declared.buckets), seen.ignores),
-                ("overlap", seen.overlaps, seen.waits),
+            for name, right, wrong, cap in (
+                ("bucketing", seen.fills_as(declared.buckets), seen.ignores, seen.ignored),
+                ("overlap", seen.overlaps, seen.waits, sending.BETWEEN if seen.waits else 0),
             )
         )
         return seen.rule, (*shown, self._equal_buffers(probed))

@@ -46,6 +46,8 @@ class Probed:
         declared: True if it is declared unsupported.
         expected: The expected deviation; empty for none.
         lacks: The capability that this one needs and whose probe failed; empty for none.
+        bucket_cap: The bucket capacity in bytes under which it was seen to be wrong, if that is
+            what was probed (`discovery.sending`); otherwise 0.
     """
 
     capability: str
@@ -54,6 +56,7 @@ class Probed:
     declared: bool = False
     expected: str = ""
     lacks: str = ""
+    bucket_cap: int = 0
 
     @property
     def never_met(self) -> bool:
@@ -280,6 +283,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
                 probe.declared,
                 probe.expected,
                 probe.lacks,
+                probe.bucket_cap,
             ]
             for probe in probed
         ]

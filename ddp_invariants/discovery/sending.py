@@ -12,12 +12,12 @@ from ddp_invariants.invariants.buckets import overlapping, reductions_per_step
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.capability import BASE
 
-_BETWEEN = 100
+BETWEEN = 100
 """Bytes: more than one tensor of the simplest case, less than two."""
 _ABOVE = 1 << 20
 """Bytes: more than all tensors of the simplest case."""
 _SHOWS: dict[Buckets, int] = {"within": 4, "reach": 2}
-"""The number of buckets of the simplest case's four tensors under `_BETWEEN`."""
+"""The number of buckets of the simplest case's four tensors under `BETWEEN`."""
 FILLED: dict[Buckets, str] = {
     "within": "closed before they would exceed their capacity",
     "reach": "closed once they reach it",
@@ -33,12 +33,14 @@ class Sending:
         rule: How buckets are filled; empty if no known rule fits.
         overlaps: True if a reduction starts before the last gradient is computed.
         ignores: The failure if a promised capacity has no effect; empty for none.
-        waits: The failure if a promised overlap is missing; empty for none.
+        ignored: The capacity that shows it, in bytes; 0 for none.
+        waits: The failure if a promised overlap is missing under `BETWEEN`; empty for none.
     """
 
     rule: Buckets = ""
     overlaps: bool = False
     ignores: str = ""
+    ignored: int = 0
     waits: str = ""
 
     def fills_as(self, declared: Buckets) -> bool:
@@ -48,6 +50,11 @@ class Sending:
 
 UNSEEN = Sending()
 """The result for an implementation whose buckets nobody can see."""
+
+
+def probe(bucket_cap: int) -> TrainingCase:
+    """Return the case that is run under a bucket capacity in bytes."""
+    return replace(BASE, bucket_cap=bucket_cap, steps=3)
 
 
 def of(
@@ -60,7 +67,7 @@ def of(
         scope: The scope of the probes.
         promised: The capabilities that the signature promises.
     """
-    small, large = (run(replace(BASE, bucket_cap=cap, steps=3)) for cap in (_BETWEEN, _ABOVE))
+    small, large = (run(probe(cap)) for cap in (BETWEEN, _ABOVE))
     counts = reductions_per_step(small)[1:], reductions_per_step(large)[1:]
     rule: Buckets = next(
         (how for how, expected in _SHOWS.items() if counts == ([expected] * 2, [1, 1])), ""
@@ -70,7 +77,7 @@ def of(
     biased = replace(
         BASE,
         model=Model(4, (Layer("linear", 4, bias=True),) * 4),
-        bucket_cap=_BETWEEN - 30,
+        bucket_cap=BETWEEN - 30,
         steps=3,
     )
     within = replace(
@@ -86,9 +93,15 @@ def of(
         return in_words(first_failure(evidence, within, (broken_rule,) * (capability in promised)))
 
     # Other rules of filling may be right, but a capacity that changes nothing is ignored.
-    ignores = (
-        broken(small, "bucketing", "COMM-4") or broken(large, "bucketing", "COMM-4")
-        if counts[0] == counts[1]
-        else ""
-    )
-    return Sending(rule, overlapping(small), ignores, broken(small, "overlap", "COMM-5"))
+    ignores, ignored = "", 0
+    if counts[0] == counts[1]:
+        ignores, ignored = next(
+            (
+                (words, cap)
+                for evidence, cap in ((small, BETWEEN), (large, _ABOVE))
+                if (words := broken(evidence, "bucketing", "COMM-4"))
+            ),
+            ("", 0),
+        )
+    waits = broken(small, "overlap", "COMM-5")
+    return Sending(rule, overlapping(small), ignores, ignored, waits)

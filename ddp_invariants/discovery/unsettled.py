@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ddp_invariants.cases.case import Case
+from ddp_invariants.discovery import sending
 from ddp_invariants.discovery.probe_case import probe_case
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.discovery.sampler_probe import SAMPLER_CASES
@@ -46,7 +47,7 @@ def unsettled(discovery: Discovery, max_world_size: int) -> Iterator[Unsettled]:
     scope = discovery.scope(max_world_size)
     for probed in (*discovery.ddp_probes, *discovery.sampler_probes):
         if probed.standing in (Standing.WRONG, Standing.CRASHED) and not probed.excused:
-            yield Unsettled(probed.capability, _failure(probed), _case(probed.capability, scope))
+            yield Unsettled(probed.capability, _failure(probed), case_of(probed, scope))
 
 
 def suspects(discovery: Discovery, max_world_size: int) -> tuple[tuple[str, Case], ...]:
@@ -63,7 +64,11 @@ def _failure(probed: Probed) -> Failure:
     return Failure("SHARD-4" if asked else ENDS, CRASHES, where, probed.words)
 
 
-def _case(capability: str, scope: Scope) -> Case:
+def case_of(probed: Probed, scope: Scope) -> Case:
+    """Return the case that showed the failure."""
+    if probed.bucket_cap:
+        return sending.probe(probed.bucket_cap)
+    capability = probed.capability
     if capability in SAMPLER_CASES:
         return scope.fit_shards(SAMPLER_CASES[capability])
     name = _PROBED_BY.get(capability, capability)

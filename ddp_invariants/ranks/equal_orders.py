@@ -4,6 +4,9 @@ Nobody knows how many orders a sampler chooses from. A sampler that shuffles thr
 each rank's fixed shard has six orders, however long the dataset is. But if it has two orders or more,
 then two epochs are followed by `ENOUGH` equal pairs of epochs with a chance of at most 2**-30.
 
+Epochs that share an order may come at regular intervals: a sampler that halves the epoch gives epochs
+0 and 1 one order, 2 and 3 the next one. So pairs at several intervals are compared.
+
 A sampler may also be wrong in one epoch alone, such as the first one after a restart. Then the epochs
 share their order under every seed, and no others share one.
 """
@@ -20,6 +23,10 @@ from ddp_invariants.ranks.rank_sampler import RankSampler
 Shards = list[list[int]]
 _MOST = 1_000_000
 """The most samples, times ranks and times pairs, that are asked for."""
+_INTERVALS = (*range(2, 11), 12, 16, 20, 32, 50, 64, 100, 128)
+"""The intervals at which further pairs of epochs are compared, besides one."""
+_MORE = 5
+"""The further equal pairs that these need, because there are seventeen of them: 2**-5 < 1 / 17."""
 _EPOCHS = 1024
 """The epochs of which no others may share an order.
 
@@ -130,10 +137,17 @@ def _equal_in_a_row(
     if not _worth_it(case):
         return 1
     samplers = [RankSampler(case, make, rank) for rank in ranks]
-    equal = _equal_pairs(
-        lambda number: _of_epoch(samplers, epoch + number),
-        lambda number: _of_epoch(samplers, other + number),
-    )
+
+    def at_an_interval(interval: int, most: int) -> int:
+        return _equal_pairs(
+            lambda number: _of_epoch(samplers, epoch + interval * number),
+            lambda number: _of_epoch(samplers, other + interval * number),
+            most,
+        )
+
+    equal, most = at_an_interval(1, ENOUGH), ENOUGH + _MORE
+    if equal < ENOUGH and any(at_an_interval(by, most) == most for by in _INTERVALS):
+        return ENOUGH
     mirrored = 2 * case.data.seed + epoch + other == 0
     return max(equal, _equal_mirrored(case, make, ranks, epoch, other)) if mirrored else equal
 
@@ -167,8 +181,11 @@ def _worth_it(case: ShardCase, times: int = ENOUGH) -> bool:
     return data.shuffle and data.samples > 1 and data.samples * case.world_size * times <= _MOST
 
 
-def _equal_pairs(first: Callable[[int], Shards], second: Callable[[int], Shards]) -> int:
-    return next((n for n in range(1, ENOUGH) if first(n) != second(n)), ENOUGH)
+def _equal_pairs(
+    first: Callable[[int], Shards], second: Callable[[int], Shards], most: int = ENOUGH
+) -> int:
+    """Return how many pairs in a row are equal, the given one among them, up to a number."""
+    return next((n for n in range(1, most) if first(n) != second(n)), most)
 
 
 def _seeded(case: ShardCase, seed: int) -> ShardCase:

@@ -1,5 +1,6 @@
 """Tests of probes that fail: a session certifies nothing while such a failure is open."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from conftest import Session
 from ddp_invariants import certification
 from ddp_invariants.certification import Implementation, certify
 from ddp_invariants.discovery import probe
-from ddp_invariants.discovery.capabilities import TRAINING
+from ddp_invariants.discovery.capabilities import SHOWN, TRAINING
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.discovery.unsettled import unsettled
 from ddp_invariants.invariants import ALL_RULES
@@ -48,8 +49,24 @@ def test_a_failure_of_a_probe_is_open_unless_something_explains_it(
 
 def test_every_training_capability_has_a_case_for_its_open_failure() -> None:
     """An open failure of any training capability can be replayed."""
-    probes = tuple(replace(WRONG, capability=name) for name in TRAINING)
-    assert len([*unsettled(Discovery(SIDE, SIDE, probes), 4)]) == len(TRAINING)
+    probes = tuple(
+        replace(WRONG, capability=name, bucket_cap=100 * (name in ("bucketing", "overlap")))
+        for name in (*TRAINING, *SHOWN)
+    )
+    assert len([*unsettled(Discovery(SIDE, SIDE, probes), 4)]) == len(TRAINING) + len(SHOWN)
+
+
+def test_a_session_ends_with_the_broken_promise_that_no_test_judged(session: Session) -> None:
+    """The probe's failure is stored, and repeats, if COMM-4 is not asked for."""
+    named = ["--ddp", "tests/helpers/promising.py:IgnoresItsCapacity"]
+    wanted = ["-k", "grad2", "--cases", "5", "--seed", "1"]
+    done = session("pytest", "-p", "no:cacheprovider", "properties/", "-n", "0", *wanted, *named)
+    assert done.returncode == 2, done.stdout + done.stderr
+    text = " ".join(done.stdout.split())
+    assert "drawn for other rules, failed COMM-4" in text
+    stored = re.search(r"ddp-invariants replay (\w+) COMM-4", text)
+    assert stored is not None
+    assert "STILL VIOLATED" in session("ddp_invariants", "replay", stored[1]).stdout
 
 
 def test_a_session_that_meets_no_case_of_a_failed_probe_is_inconclusive(session: Session) -> None:
@@ -64,7 +81,7 @@ def test_a_session_that_meets_no_case_of_a_failed_probe_is_inconclusive(session:
     assert "LIVE-1 inconclusive" in text
     assert "not confirmed, as its own test did not run to its end; first: " in text
     assert "the probe of the capability 'uneven'" in text
-    assert "the session fails: probes, or cases drawn for other rules, violated LIVE-1" in text
+    assert "the session fails: probes, or cases drawn for other rules, failed LIVE-1" in text
 
 
 def test_certify_probes_only_the_side_that_the_rules_are_about(

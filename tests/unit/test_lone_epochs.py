@@ -1,4 +1,4 @@
-"""Samplers that repeat an order in one epoch only, asked in this process."""
+"""Samplers that repeat an order in some epochs only, asked in this process."""
 
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,16 @@ class Sampler:
 class SkipsEpochThree(Sampler):
     def order(self):
         return self.shuffled(f"{self.seed} {0 if self.epoch == 3 else self.epoch}")
+
+
+class HalvesTheEpoch(Sampler):
+    def order(self):
+        return self.shuffled(f"{self.seed} {self.epoch // 2}")
+
+
+class RepeatsEachTenth(Sampler):
+    def order(self):
+        return self.shuffled(f"{self.seed} {self.epoch - (self.epoch % 10 == 3)}")
 
 
 class TurnsRound(Sampler):
@@ -105,6 +115,17 @@ def test_an_epoch_that_repeats_another_under_every_seed_is_a_violation(
     assert failure.where.startswith("epochs 0 and 3, ")
     assert [cause.words for cause in failure.causes] == ["the epoch is ignored in one of them only"]
     assert asked(f"{file}:SkipsEpochThree", (0, 1, 2, 4), seed)[1] is None
+
+
+@pytest.mark.parametrize("name", ["HalvesTheEpoch", "RepeatsEachTenth"])
+def test_epochs_that_repeat_another_at_regular_intervals_are_a_violation(
+    file: Path, name: str
+) -> None:
+    """Only a part of the epoch counts."""
+    _, failure = asked(f"{file}:{name}", (0, 1, 2, 3))
+    assert failure is not None
+    assert [cause.words for cause in failure.causes] == ["only a part of the epoch counts"]
+    assert asked(f"{file}:{name}", (1, 2, 4))[1] is None
 
 
 @pytest.mark.parametrize(
