@@ -126,6 +126,15 @@ def padded(case: TrainingCase, plainer: TrainingCase) -> TrainingCase:
     return replace(plainer, model=replace(model, layers=(*model.layers, *(layer,) * missing)))
 
 
+def widened(case: Case, most: int) -> Iterator[TrainingCase]:
+    """Yield a training case with up to so many more outputs of its last layer, if it is linear."""
+    if isinstance(case, TrainingCase) and case.model.layers[-1].kind == "linear":
+        *layers, last = case.model.layers
+        for more in range(1, most + 1):
+            wider = replace(last, outputs=last.outputs + more)
+            yield replace(case, model=replace(case.model, layers=(*layers, wider)))
+
+
 def parameters(case: Case) -> int:
     """Return the number of parameters of a training case's model; 0 for a sampler's case."""
     return len(list(_shapes(case.model))) if isinstance(case, TrainingCase) else 0

@@ -21,7 +21,15 @@ from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.records.verdict import Failure, Finding
-from ddp_invariants.search.axes import SAMPLES, Axis, axes, padded, ranks_in_proportion, roomy
+from ddp_invariants.search.axes import (
+    SAMPLES,
+    Axis,
+    axes,
+    padded,
+    ranks_in_proportion,
+    roomy,
+    widened,
+)
 from ddp_invariants.search.predicates import Line, Predicate, ranges
 from ddp_invariants.search.runner import Runner
 
@@ -31,6 +39,11 @@ _REAL_CASES = 20
 """The most of them that run over a real backend, which takes longer."""
 _CONTENTS = 12
 """The most cases among them that lack one of the contents."""
+_WIDTHS = 16
+"""The sizes in which a case without one of the contents is run, which must all hold.
+
+What is left out also changes the number of elements, of which some may decide.
+"""
 _OF_NUMBERS = frozenset(
     {
         *("one rank", "several ranks", "several steps", "accumulation", "several runs", "batches"),
@@ -203,13 +216,13 @@ def _related(asker: _Asker, case: Case) -> Iterator[str]:
         if answer is not None:
             points[size, number] = answer
 
-    ranks, samples = case.world_size, case.data.samples
+    ranks, samples, batch = case.world_size, case.data.samples, case.data.batch_size
     for beside in (*((ranks, samples + more) for more in (-1, 1, 2)), (ranks + 1, samples)):
         ask(*beside)
     if all(points.values()):
         return
     for size in range(max(2, ranks), max(2, ranks) + 3):
-        for number in dict.fromkeys((samples, size - 1, size, size + 1, 2 * size, 2 * size + 1)):
+        for number in _around(size, samples, batch):
             ask(size, number)
     fitting = [
         words
@@ -218,6 +231,14 @@ def _related(asker: _Asker, case: Case) -> Iterator[str]:
     ]
     if len(fitting) == 1 and len(set(points.values())) == 2:
         yield fitting[0]
+
+
+def _around(ranks: int, samples: int, batch: int) -> tuple[int, ...]:
+    """Return the numbers of samples around those at which ranks and batches are full."""
+    numbers = [samples, ranks - 1, ranks, ranks + 1, 2 * ranks, 2 * ranks + 1]
+    if batch > 1:  # The last batch of each rank is full, or holds one sample.
+        numbers += [ranks * batch, ranks * (batch + 1)]
+    return tuple(dict.fromkeys(numbers))
 
 
 def _numbers(asker: _Asker, case: Case, base: Case, own: Sequence[Axis]) -> Iterator[_Named]:
@@ -289,6 +310,8 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
         if name not in _OF_NUMBERS and needed.get(name, True):
             answer = asker.fails(plainer)
             asked += 1
+            if answer is False and any(asker.fails(each) for each in widened(plainer, _WIDTHS)):
+                answer = True
             if answer is not None:
                 needed[name] = not answer
     yield from (

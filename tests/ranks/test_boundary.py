@@ -118,6 +118,35 @@ def test_a_condition_is_that_of_the_trigger(
     assert _condition(pool, tmp_path, operator, trigger, case).partition(" (")[0] == words
 
 
+def test_what_only_changes_the_number_of_elements_is_no_condition(
+    pool: Pool, tmp_path: Path
+) -> None:
+    """A frozen layer leaves six of seven elements; without it other sizes fail, too."""
+    ddp = Ddp("tests/helpers/tails.py:LosesALoneElement")
+    layers = (Layer("linear", frozen=True), Layer("linear", outputs=6))
+    case = TrainingCase(Model(1, layers))
+    trial = Trial(
+        pool, UnderTest(ddp, Sampler("reference"), Scope(max_world_size=8)), Options(store=tmp_path)
+    )
+    failure = root_failure(trial.failures(trial.findings(case), case))
+    assert failure is not None
+    assert "frozen" not in condition(trial, failure, case)
+
+
+def test_a_relation_that_full_batches_contradict_is_no_condition(
+    pool: Pool, tmp_path: Path
+) -> None:
+    """Ranks with one sample each lose it, and so do ranks with one sample beyond a full batch."""
+    sampler = Sampler("tests/helpers/tails.py:LosesALoneSample")
+    case = ShardCase(world_size=2, data=Data(samples=2, batch_size=3))
+    trial = Trial(
+        pool, UnderTest(Ddp("reference"), sampler, Scope(max_world_size=8)), Options(store=tmp_path)
+    )
+    failure = root_failure(trial.failures(trial.findings(case), case))
+    assert failure is not None
+    assert "than ranks" not in condition(trial, failure, case)
+
+
 def test_a_dataset_without_samples_has_neighbours(pool: Pool, tmp_path: Path) -> None:
     """No neighbour has fewer samples than none, and the accounts of the trial stay as they were."""
     sampler = Sampler("ddp_invariants.faults.strided:AcceptsRankW")
