@@ -1,7 +1,9 @@
 """The numbers of a case, each with the cases that differ in that number alone."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -127,12 +129,16 @@ def padded(case: TrainingCase, plainer: TrainingCase) -> TrainingCase:
 
 
 def widened(case: Case, most: int) -> Iterator[TrainingCase]:
-    """Yield a training case with up to so many more outputs of its last layer, if it is linear."""
-    if isinstance(case, TrainingCase) and case.model.layers[-1].kind == "linear":
-        *layers, last = case.model.layers
-        for more in range(1, most + 1):
-            wider = replace(last, outputs=last.outputs + more)
-            yield replace(case, model=replace(case.model, layers=(*layers, wider)))
+    """Yield a training case with up to so many more outputs of its first or its last layer."""
+    if not isinstance(case, TrainingCase):
+        return
+    layers = case.model.layers
+    for place, more in product(sorted({0, len(layers) - 1}), range(1, most + 1)):
+        if layers[place].kind == "linear" and layers[place].tied is None:
+            wider = replace(layers[place], outputs=layers[place].outputs + more)
+            changed = (*layers[:place], wider, *layers[place + 1 :])
+            with suppress(CaseError):
+                yield replace(case, model=replace(case.model, layers=changed))
 
 
 def parameters(case: Case) -> int:

@@ -39,7 +39,7 @@ _REAL_CASES = 20
 """The most of them that run over a real backend, which takes longer."""
 _CONTENTS = 12
 """The most cases among them that lack one of the contents."""
-_WIDTHS = 16
+_WIDTHS = 8
 """The sizes in which a case without one of the contents is run, which must all hold.
 
 What is left out also changes the number of elements, of which some may decide.

@@ -48,6 +48,8 @@ class LosesALoneSample:
         self, dataset: Any, batch_size: int, num_replicas: int, rank: int, *, shuffle: bool = False
     ) -> None:
         del shuffle
+        if not 0 <= rank < num_replicas or not dataset:
+            raise ValueError("no such rank, or no samples")
         self.length, self.size, self.ranks, self.rank = (
             len(dataset),
             batch_size,

@@ -1,6 +1,7 @@
 """Tests of the conditions that a violation names, on composed faults whose triggers are known."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -118,19 +119,22 @@ def test_a_condition_is_that_of_the_trigger(
     assert _condition(pool, tmp_path, operator, trigger, case).partition(" (")[0] == words
 
 
+@pytest.mark.parametrize(("kind", "outputs"), [("norm", 4), ("scale", 5)])
 def test_what_only_changes_the_number_of_elements_is_no_condition(
-    pool: Pool, tmp_path: Path
+    pool: Pool, tmp_path: Path, kind: Literal["norm", "scale"], outputs: int
 ) -> None:
-    """A frozen layer leaves six of seven elements; without it other sizes fail, too."""
+    """A LayerNorm or a scale leaves six elements; without it other sizes fail, too."""
     ddp = Ddp("tests/helpers/tails.py:LosesALoneElement")
-    layers = (Layer("linear", frozen=True), Layer("linear", outputs=6))
-    case = TrainingCase(Model(1, layers))
+    case = TrainingCase(Model(1, (Layer(kind), Layer("linear", outputs=outputs))))
     trial = Trial(
         pool, UnderTest(ddp, Sampler("reference"), Scope(max_world_size=8)), Options(store=tmp_path)
     )
     failure = root_failure(trial.failures(trial.findings(case), case))
     assert failure is not None
-    assert "frozen" not in condition(trial, failure, case)
+    assert condition(trial, failure, case).partition(" (")[0] == (
+        "the number of elements is 1 more than a multiple of 5 and at least 6"
+    )
+    assert "contains" not in condition(trial, failure, case)
 
 
 def test_a_relation_that_full_batches_contradict_is_no_condition(
@@ -138,7 +142,7 @@ def test_a_relation_that_full_batches_contradict_is_no_condition(
 ) -> None:
     """Ranks with one sample each lose it, and so do ranks with one sample beyond a full batch."""
     sampler = Sampler("tests/helpers/tails.py:LosesALoneSample")
-    case = ShardCase(world_size=2, data=Data(samples=2, batch_size=3))
+    case = ShardCase(world_size=1, data=Data(samples=1, batch_size=3))
     trial = Trial(
         pool, UnderTest(Ddp("reference"), sampler, Scope(max_world_size=8)), Options(store=tmp_path)
     )
