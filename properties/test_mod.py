@@ -25,3 +25,9 @@ def test_mod2_names_and_modes_are_the_modules(case: TrainingCase, ranks: Ranks) 
 def test_mod3_a_deep_copy_is_independent(case: TrainingCase, ranks: Ranks) -> None:
     """Altering and training a deep copy of the module changes nothing in the module."""
     ranks.check("MOD-3", case)
+
+
+@given(case=cases_of("MOD-4"))
+def test_mod4_a_loaded_state_is_the_state_that_is_saved(case: TrainingCase, ranks: Ranks) -> None:
+    """Zeros are loaded into the wrapper, and then its own state; it saves what was loaded."""
+    ranks.check("MOD-4", case)

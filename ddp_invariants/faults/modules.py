@@ -55,6 +55,27 @@ class HooksBesideOthers(_Reference):
         self.forwards += 1
 
 
+class KeepsASnapshot(_Reference):
+    """A state is saved once between two forwards, and given again after another one was loaded (no
+    public incident found).
+
+    MOD-4.
+    """
+
+    snapshot: Any = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.snapshot = None
+        return super().forward(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return super().state_dict(*args, **kwargs)
+        if self.snapshot is None:
+            self.snapshot = deepcopy(super().state_dict())
+        return self.snapshot
+
+
 class CallsForward(_Reference):
     """The wrapper calls the module's forward directly, past its hooks (pytorch/pytorch#35191).
 

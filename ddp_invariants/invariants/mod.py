@@ -1,4 +1,4 @@
-"""MOD: a wrapped module is still a module, for hooks, names, modes and copies."""
+"""MOD: a wrapped module is still a module, for hooks, names, modes, copies and states."""
 
 from itertools import zip_longest
 
@@ -14,11 +14,14 @@ from ddp_invariants.situations.module_use import (
     HOOKS,
     MODES,
     NAMES,
+    STATES,
     WRAPPER_COPIES,
     ModuleUse,
 )
 
-_SOURCE = "torch.nn.Module in torch's documentation: hooks, names, modes and copies of a module"
+_SOURCE = (
+    "torch.nn.Module in torch's documentation: hooks, names, modes, copies and states of a module"
+)
 _DRAWS = Draws(least_steps=2, module_uses=True, evaluations=True, evaluated_layer=2)
 SWITCHED = "training changes the mode of a layer"
 """The fact of failures that explain other losses and buffers."""
@@ -98,6 +101,25 @@ def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
     fact = "a deep copy is not independent of the module"
     uses = {"copies": (COPIES, fact), "wrapper copies": (WRAPPER_COPIES, fact)}
     return _used_alike(view, tally, "MOD-3", uses) or _copies_agree(view, tally)
+
+
+@training.rule(
+    "MOD-4",
+    "After a state is loaded into the wrapper, the wrapper saves that state bitwise. Once its own state is "
+    "loaded back, training goes on as before.",
+    needs=(STATES,),
+    source=_SOURCE,
+    applies="capability",
+    draws=_DRAWS,
+    excluded=(BY_ITSELF, lacks("cannot load another state", "states_exchanged")),
+    after="MOD-3",
+    costs=3,
+    script=_SCRIPT,
+)
+def a_loaded_state_is_the_state(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Compare what the wrapper saves with what was loaded into it; other rules judge later steps."""
+    fact = "the wrapper saves another state than was loaded"
+    return _used_alike(view, tally, "MOD-4", {"states": (STATES, fact)})
 
 
 def _copies_agree(view: EvidenceView, tally: Tally) -> Failure | None:

@@ -271,7 +271,7 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
         ),
         lacks("does not run in a world of one rank", "one_rank"),
     ),
-    after="MOD-3",
+    after="MOD-4",
     script=Script(checks=("plain", "alone")),
     level="core",
 )

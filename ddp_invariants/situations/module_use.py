@@ -15,7 +15,11 @@ from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 from ddp_invariants.situations.second import SecondWrapper
 
-Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups"]
+Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups", "states"]
+
+
+_LATER: tuple[Use, ...] = ("copies", "wrapper copies", "states")
+"""The uses that happen before the second step."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,9 @@ class ModuleUse(Situation):
             forwards and backwards on the module and its children before it is wrapped; `copies`
             alters and trains a deep copy of the module before the second step; `wrapper copies`
             trains a deep copy of the wrapper for a step, while the wrapper's gradients of the first
-            step still exist; `groups` adds a group with half of the parameters to the optimizer.
+            step still exist; `groups` adds a group with half of the parameters to the optimizer;
+            `states` loads zeros into the wrapper before the second step, as a program loads averaged
+            weights to evaluate them, and then loads the wrapper's own state back.
     """
 
     beyond_scripts: ClassVar[str] = "the program uses the module besides training it"
@@ -64,10 +70,10 @@ class ModuleUse(Situation):
             "no 'groups' if another optimizer loads a state",
         )
         require(
-            not {"copies", "wrapper copies"} & {*self.uses} or case.steps > 1,
+            not {*_LATER} & {*self.uses} or case.steps > 1,
             "module_use",
             self.uses,
-            "no copies in a single step",
+            "no copies and no 'states' in a single step",
         )
         require(
             "wrapper copies" not in self.uses
@@ -98,8 +104,7 @@ class ModuleUse(Situation):
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the uses that can happen in it."""
-        copies: tuple[Use, ...] = ("copies", "wrapper copies")
-        fewer: tuple[tuple[Use, ...], ...] = ((), copies[1:], copies)
+        fewer: tuple[tuple[Use, ...], ...] = ((), ("wrapper copies",), _LATER)
         others: tuple[tuple[Use, ...], ...] = ((), ("groups",))
         for dropped in ((*first, *second) for second in others for first in fewer):
             uses = tuple(use for use in self.uses if use not in dropped)
@@ -126,12 +131,13 @@ class ModuleUse(Situation):
         return table
 
 
-NAMES, MODES, HOOKS, COPIES, WRAPPER_COPIES = (
+NAMES, MODES, HOOKS, COPIES, WRAPPER_COPIES, STATES = (
     "names listed",
     "modes switched",
     "hooks on modules",
     "a deep copy trained",
     "a deep copy of the wrapper trained",
+    "another state loaded",
 )
 COPIED_GRADIENTS = "gradients of a copy"
 """The name of a row of evidence that holds the gradients of a wrapper's copy."""
@@ -155,6 +161,11 @@ _CAPABILITIES: dict[Use, tuple[str, tuple[str, ...], str]] = {
         "a deep copy of the wrapper that is trained beside it",
     ),
     "groups": ("param_groups", (), "a group of parameters added to the optimizer"),
+    "states": (
+        "states_exchanged",
+        (STATES,),
+        "another state that is loaded into the wrapper, before its own one is loaded back",
+    ),
 }
 """By use: its capability, the rules' conditions, and its meaning."""
 

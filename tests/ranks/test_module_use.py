@@ -1,4 +1,4 @@
-"""A wrapped module has the hooks, names, modes and copies of the unwrapped one."""
+"""A wrapped module has the hooks, names, modes, copies and states of the unwrapped one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,7 @@ RULES = {
     "hooks": "MOD-1",
     "copies": "MOD-3",
     "wrapper copies": "MOD-3",
+    "states": "MOD-4",
 }
 FAULTS: dict[str, Use] = {
     "CallsForward": "hooks",
@@ -41,6 +42,7 @@ FAULTS: dict[str, Use] = {
     "SharesParameters": "copies",
     "CopiesItsPlan": "wrapper copies",
     "SharesMeans": "wrapper copies",
+    "KeepsASnapshot": "states",
 }
 
 SUMMING = """

@@ -12,7 +12,7 @@ from ddp_invariants.records.evidence import ModuleEvents
 from ddp_invariants.records.verdict import Finding
 from ddp_invariants.situations.module_use import COPIED_GRADIENTS, WRAPPER_COPIES, ModuleUse, Use
 
-USED = CASE.with_situation(ModuleUse(("names", "modes", "hooks", "copies")))
+USED = CASE.with_situation(ModuleUse(("names", "modes", "hooks", "copies", "states")))
 EVENTS = ["before the forward", "after the forward"]
 
 
@@ -25,7 +25,13 @@ def used(*events: ModuleEvents) -> dict[str, Finding]:
 
 @pytest.mark.parametrize(
     ("use", "rule"),
-    [("hooks", "MOD-1"), ("names", "MOD-2"), ("modes", "MOD-2"), ("copies", "MOD-3")],
+    [
+        ("hooks", "MOD-1"),
+        ("names", "MOD-2"),
+        ("modes", "MOD-2"),
+        ("copies", "MOD-3"),
+        ("states", "MOD-4"),
+    ],
 )
 def test_a_rule_compares_the_events_of_its_uses(use: str, rule: str) -> None:
     """Equal events hold, and the first that differs is named; other rules are not about them."""
@@ -42,7 +48,9 @@ def test_a_rule_compares_the_events_of_its_uses(use: str, rule: str) -> None:
         assert failure is not None
         assert failure.where == "rank 1 of 2, step 1"
         assert failure.got == words
-    assert {name for name in ("MOD-1", "MOD-2", "MOD-3") if findings[name].compared} == {rule}
+    assert {name for name in ("MOD-1", "MOD-2", "MOD-3", "MOD-4") if findings[name].compared} == {
+        rule
+    }
 
 
 def test_copies_of_the_wrapper_must_hold_equal_gradients() -> None:
@@ -87,7 +95,7 @@ def test_a_use_that_can_happen_is_kept_where_another_cannot() -> None:
     )
     assert use.fitted(CASE).get(ModuleUse) == use
     outside = use.fitted(replace(CASE, outside=1)).get(ModuleUse)
-    assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups"))
+    assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups", "states"))
 
 
 def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
@@ -95,5 +103,5 @@ def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
     for uses in ((), ("modes", "names"), ("names", "names")):
         with pytest.raises(CaseError, match="module_use is"):
             CASE.with_situation(ModuleUse(uses))
-    with pytest.raises(CaseError, match="no copies in a single step"):
+    with pytest.raises(CaseError, match="no copies and no 'states' in a single step"):
         replace(CASE, steps=1, situations=(ModuleUse(("copies",)),))

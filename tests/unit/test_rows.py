@@ -48,6 +48,7 @@ CAUSES_FIRST = [
     "MOD-1",
     "MOD-2",
     "MOD-3",
+    "MOD-4",
     "PARAM-4",
     "STATE-1",
     "STATE-2",

@@ -122,6 +122,7 @@ def test_right_evidence_breaches_no_rule_and_meets_what_it_can() -> None:
         "MOD-1",
         "MOD-2",
         "MOD-3",
+        "MOD-4",
         "GPU-1",
     }
     assert findings["LOSS-2"].met == {"batches differed"}
@@ -326,6 +327,7 @@ def test_every_training_rule_has_a_breach_that_fires_it() -> None:
         "MOD-1",
         "MOD-2",
         "MOD-3",
+        "MOD-4",
         "GPU-1",
     }
     assert {rule for rule, _, _ in ALTERATIONS} | tested_elsewhere == set(training.rules)

@@ -1,6 +1,6 @@
 """Uses of the wrapped module besides training (`situations.module_use`)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.parts import modes, present
@@ -62,8 +63,11 @@ class ModuleUse(Effect):
             _add_group(stepper)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
-        """Train copies of the module and of the twin before the second step."""
+        """Exchange the state, and train copies of the module and its twin, before the second step."""
         step = stepper.position.step
+        if "states" in self.uses and step == 1:
+            stepper.position.phase = "the exchange of its state before it"
+            self._note("states", step, *_exchanged(stepper))
         if "copies" in self.uses and step == 1:
             stepper.position.phase = "the training of a copy before it"
             inputs = stepper.program.batch(indices, step)[0]
@@ -292,6 +296,43 @@ def _train_copy(module: Replica, inputs: Tensor) -> list[str]:
     ]
     rows.append(f"the module is unchanged once the copy is trained: {list(_state(module)) == held}")
     return rows
+
+
+def _exchanged(stepper: "Stepper") -> tuple[list[str], list[str]]:
+    """Load zeros into the wrapper, and then its own state.
+
+    Returns:
+        What the wrapper saves after each of both, and what it should save.
+
+    Raises:
+        NotImplementedError: The state does not hold all of the training's values as tensors.
+    """
+    declared, stateful = stepper.setup.declared, stepper.trained.stateful
+    if declared.zero == SHARDED or declared.main:
+        raise NotImplementedError("ranks share the parameters, or the optimizer has copies of them")
+    own = deepcopy(stateful.state_dict())
+    for name, value in own.items():
+        if isinstance(value, Tensor) and type(value) not in (Tensor, nn.Parameter):
+            raise NotImplementedError(f"{name} in the state is a {type(value).__name__}")
+    zeros = deepcopy(own)
+    for value in zeros.values():
+        if isinstance(value, Tensor):
+            value.zero_()
+    got, expected = list[str](), list[str]()
+    for words, state in (("zeros", zeros), ("its own state", own)):
+        expected += _saved(words, state)
+        stateful.load_state_dict(deepcopy(state))
+        got += _saved(words, stateful.state_dict())
+    return got, expected
+
+
+def _saved(loaded: str, state: Mapping[str, Any]) -> list[str]:
+    """Return the tensors of a state in words."""
+    return [
+        f"after {loaded} {'is' if loaded != 'zeros' else 'are'} loaded, {name}: {described(value)}"
+        for name, value in state.items()
+        if isinstance(value, Tensor)
+    ]
 
 
 def _values(module: nn.Module) -> list[str]:
