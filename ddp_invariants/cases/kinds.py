@@ -28,6 +28,7 @@ LayerKind = Literal[
     "extremes",
     "mixed",
     "counter",
+    "shared_buffer",
 ]
 
 Shape = tuple[int, ...]
@@ -187,6 +188,12 @@ KINDS: dict[LayerKind, Kind] = {
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),
     "counter": Kind(
+        buffers=lambda _width: {"count": ()},
+        buffer_dtypes={"count": "int64"},
+        passing=True,
+        trains=False,
+    ),
+    "shared_buffer": Kind(
         buffers=lambda _width: {"count": ()},
         buffer_dtypes={"count": "int64"},
         passing=True,

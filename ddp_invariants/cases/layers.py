@@ -56,7 +56,7 @@ class Layer(Strict):
             The vectors are named `module.0`, `module.1`, …. `extremes` has buffers of seven dtypes and
             no parameter; `cases.extremes` says which numbers they hold.
             `mixed` is x * gain + shift, with a shift in float64. `counter` has one buffer, an integer,
-            and no parameter.
+            and no parameter. `shared_buffer` is the same, and a child module holds the same buffer.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.
         bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
@@ -329,6 +329,11 @@ class Model(Strict):
     def has_buffers(self) -> bool:
         """True if a layer has buffers."""
         return any(layer.buffers for layer in self.layers)
+
+    @property
+    def shares_tensors(self) -> bool:
+        """True if a parameter or a buffer has two names: assigning to both makes two tensors."""
+        return any(layer.tied is not None or layer.kind == "shared_buffer" for layer in self.layers)
 
     @property
     def norms_batches(self) -> bool:

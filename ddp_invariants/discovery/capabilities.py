@@ -218,6 +218,7 @@ _OWN: dict[str, Capability] = {
         varieties={"a single one": _keeps_one_buffer_equal},
     ),
     "extremes": _kind("extremes"),
+    "shared_buffer": _kind("shared_buffer"),
     "bias": _layers(
         lambda layer: layer.bias,
         lambda layer: replace(layer, bias=False),

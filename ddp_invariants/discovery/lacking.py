@@ -33,6 +33,7 @@ NEVER: dict[str, str] = {
     "bfloat16": "mix bfloat16 parameters with others",
     "float16": "mix float16 parameters with others",
     "extremes": "keep numbers in buffers that few formats hold",
+    "shared_buffer": "wrap a model of which two modules hold one buffer",
     "nonfinite": "go on after a NaN or an infinity in a batch",
     "joint": "run two forwards before one backward",
     "retained": "run two backwards through one forward",

@@ -132,6 +132,23 @@ class SentAsSums(SentOneByOne):
         return buffer
 
 
+class PutsNewOnesInPlace(OneByOne):
+    """A forward puts what it received in the place of each module's buffers, so that a buffer of two
+    modules becomes two (no public incident found).
+
+    BUF-2; or BUF-1.
+    """
+
+    def forward(self, *inputs: Any) -> Any:
+        if self.training and torch.is_grad_enabled() and not self._no_sync_depth:
+            for module in self.module.modules():
+                for name, buffer in module.named_buffers(recurse=False):
+                    whole = buffer.clone(memory_format=torch.contiguous_format)
+                    dist.broadcast(whole, group_src=0, group=self.group)
+                    setattr(module, name, whole)
+        return _Reference.forward(self, *inputs)
+
+
 class NeverInForward(OneByOne):
     """Buffers are broadcast at the start and never again, although the wrapper promises equal
     buffers (no public incident found).

@@ -222,6 +222,7 @@ CAPABILITIES: dict[str, str] = {
     "channels_last": "4-d parameters in channels_last order",
     "buffers": "float, integer and bool buffers",
     "extremes": "buffers of seven dtypes, with numbers that few other formats hold",
+    "shared_buffer": "a buffer that two modules hold",
     "bias": "parameters of one dimension",
     "float64": "float64 parameters",
     "embedding": "an embedding table, of which each sample uses one row",

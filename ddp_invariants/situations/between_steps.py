@@ -288,10 +288,10 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
         f"another value, since gradients do not outlive a {action.kind}",
     )
     require(
-        action.kind != "assign" or all(layer.tied is None for layer in layers),
+        action.kind != "assign" or not case.model.shares_tensors,
         f"{where}.kind",
         action.kind,
-        "another kind if layers are tied: assigning to two names makes two tensors",
+        "another kind if a tensor has two names: assigning to both makes two tensors",
     )
     require(
         action.kind != "copy" or not case.outside,
@@ -333,8 +333,8 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
         and index
     ][::-1] or [len(layers) - 1]
     draft.steps = max(draft.steps, 2)
-    if any(layer.tied is not None for layer in layers):
-        # `assign` would turn a tied parameter into two tensors, one for each of its names.
+    if draft.model.shares_tensors:
+        # `assign` would turn such a tensor into two, one for each of its names.
         kinds = tuple(kind for kind in kinds if kind != "assign") or ("evaluation",)
     actions = []
     for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):

@@ -390,7 +390,7 @@ def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> N
         ),
         (
             lambda: between(BetweenSteps("assign")),
-            r"between_steps\[0\].kind is 'assign', expected another kind if layers are tied",
+            r"between_steps\[0\].kind is 'assign', expected another kind if a tensor has two names",
         ),
         (
             lambda: between(BetweenSteps("copy"), outside=1),

@@ -74,6 +74,7 @@ RICH = TrainingCase(
             Layer("extremes"),
             Layer("mixed"),
             Layer("counter"),
+            Layer("shared_buffer"),
             Layer("linear", 4, tied=1, bias=True),
             Layer("linear", 4, layout="channels_last", activation="gelu"),
             Layer("linear", 4, dtype="complex64", bias=True, layout="strided"),

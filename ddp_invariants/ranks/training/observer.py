@@ -17,7 +17,7 @@ from ddp_invariants.ranks.training.layout import Layout, layout_of
 from ddp_invariants.ranks.training.recorder import Record, Structure, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
-from ddp_invariants.ranks.training.twin import Twin
+from ddp_invariants.ranks.training.twin import Named, Twin
 
 
 class Observer:
@@ -77,13 +77,24 @@ class Observer:
     def _effects(self) -> tuple[Effect, ...]:
         return self.twin.program.effects
 
+    def _present_buffers(self) -> list[Named]:
+        """Return the replica's buffers, under the names that the twin's have.
+
+        There are more if a buffer that two modules held has become two.
+        """
+        present = list(self.trained.replica.named_buffers())
+        if len(present) <= len(self.buffers):
+            return present
+        known = {name for name, _ in self.twin.module.named_buffers()}
+        return [(name, tensor) for name, tensor in present if name in known]
+
     def at_forward(self) -> None:
         """Note the tensors a forward starts from, and have the twin start from them."""
         if not self.watching:
             return
         self.watching = False
         if self.buffers:  # A forward may have replaced them by new tensors.
-            self.buffers = list(self.trained.replica.named_buffers())
+            self.buffers = self._present_buffers()
         self.record.tensors("forward", self.position.step, self.named)
         self.record.tensors("forward buffers", self.position.step, self.buffers)
         self.twin.follow(self.named, self.buffers)
@@ -126,7 +137,7 @@ class Observer:
     def renewed(self) -> None:
         """List parameters and buffers again: some are new tensors."""
         self.named = list(self.trained.replica.named_parameters())
-        self.buffers = list(self.trained.replica.named_buffers())
+        self.buffers = self._present_buffers()
         self.twin.moved = True
 
     def restored(self) -> None:
@@ -194,7 +205,7 @@ class Observer:
         step = self.position.step
         self.record.tensors("updated", step, self.named)
         if self.buffers:
-            self.record.tensors("left buffers", step, self.trained.replica.named_buffers())
+            self.record.tensors("left buffers", step, self._present_buffers())
 
     def optimizer_state(self) -> Iterator[tuple[str, Tensor | None]]:
         """Yield the tensors of the optimizer's state, as parameter/key."""
