@@ -136,7 +136,7 @@ class PutsNewOnesInPlace(OneByOne):
     """A forward puts what it received in the place of each module's buffers, so that a buffer of two
     modules becomes two (no public incident found).
 
-    BUF-2; or BUF-1.
+    BUF-2: not moved.
     """
 
     def forward(self, *inputs: Any) -> Any:
