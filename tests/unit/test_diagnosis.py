@@ -910,6 +910,16 @@ def test_a_wrong_gradient_is_told_with_the_reduction_that_carried_it(
     assert failure.event.startswith(event)
 
 
+def test_a_gradient_that_was_never_reduced_travelled_in_no_reduction() -> None:
+    """The sizes fit a reduction, but the values show that it carried another tensor."""
+    evidence = right()
+    evidence = on_ranks(evidence, "reduced", 0, WEIGHT, local(evidence, WEIGHT))
+    failure = judge(evidence)["GRAD-1"].failure
+    assert failure is not None
+    assert failure.perhaps.startswith("it equals rank 1's own local gradient: never reduced")
+    assert failure.event.startswith("by the sizes it should have travelled in reduction 2 of 2")
+
+
 def test_larger_cases_tell_equal_numbers_apart() -> None:
     """Micro-steps and ranks are no longer as many, nor are the ranks that use a layer and W - 1."""
     two = TrainingCase(model=Model(1, (Layer("linear"), Layer("linear"))), world_size=2)

@@ -9,11 +9,22 @@ from ddp_invariants.records.evidence import Layout, RankEvidence
 from ddp_invariants.records.trace import Call
 from ddp_invariants.situations.second import SecondWrapper
 
+_TRAVELLED, _SHOULD_HAVE = "it travelled in", "by the sizes it should have travelled in"
 
-def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
+
+def of_gradient(
+    view: EvidenceView, step: int, rank: int, name: str, *, reduced: bool = True
+) -> str:
     """Return the reduction of a parameter's gradient in a step, in words; empty if unobserved.
 
     A reduction is named only if every bucket filling that fits the sent data names the same one.
+
+    Args:
+        view: The evidence.
+        step: The step.
+        rank: The rank.
+        name: The parameter.
+        reduced: False if the gradient's values show that it was in no reduction.
     """
     evidence = view.evidence.ranks[rank]
     if step >= len(evidence.backwards) or not any(evidence.sent):
@@ -44,7 +55,8 @@ def of_gradient(view: EvidenceView, step: int, rank: int, name: str) -> str:
         for buckets in fillings
     }
     if len(places) == 1:
-        return _words(evidence, step, rank, places.pop(), carried)
+        words = _words(evidence, step, rank, places.pop(), carried)
+        return words if reduced else words.replace(_TRAVELLED, _SHOULD_HAVE, 1)
     if not places and _is_left_out(name, sizes, carried):
         return f"none of the {len(carried)} reductions of step {step} on rank {rank} carried it"
     listed = ", ".join(call.at for call in carried[:3]) + (" …" if len(carried) > 3 else "")
@@ -132,7 +144,7 @@ def _words(
         else f"waited for after {(call.waited - began) * 1e3:.1f} ms"
     )
     return (
-        f"it travelled in {place} of step {step} on rank {rank}, {call.at}, started "
+        f"{_TRAVELLED} {place} of step {step} on rank {rank}, {call.at}, started "
         f"{(call.launched - began) * 1e3:.1f} ms into the backward and {waited}"
     )
 

@@ -22,8 +22,10 @@ from ddp_invariants.records.verdict import Cause, Failure
 
 def of_gradient(view: EvidenceView, failure: Failure, step: int, rank: int, name: str) -> Failure:
     """Add possible causes, and the reduction that carried it, to a failure about a gradient."""
-    sent = replace(failure, event=events.of_gradient(view, step, rank, name))
-    return caused(sent, causes(view, step, rank, name))
+    found = causes(view, step, rank, name)
+    reduced = not found or any(cause.kind != "never reduced" for cause in found)
+    event = events.of_gradient(view, step, rank, name, reduced=reduced)
+    return caused(replace(failure, event=event), found)
 
 
 def causes(view: EvidenceView, step: int, rank: int, name: str) -> list[Cause]:
