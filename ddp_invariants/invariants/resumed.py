@@ -120,9 +120,9 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
         return Failure(
             "SHARD-9",
             "a resumed sampler that is iterated again does not yield the whole epoch",
-            f"{where}, iterated again without set_epoch",
+            f"{where}, saved again after {len(resumed.taken_again)}, iterated again without set_epoch",
             f"{brief([resumed.repeated])}, expected {brief([resumed.whole])}",
-            f"the {consumed} indices consumed before are skipped in every later iteration"
+            f"the {consumed} indices consumed before the last save are skipped in every later iteration"
             if resumed.repeated == resumed.whole[consumed:]
             else "",
         )
