@@ -10,6 +10,11 @@ from ddp_invariants.cases.fields import Strict, between, require
 from ddp_invariants.cases.program import Data
 from ddp_invariants.cases.shard_situation import ShardSituation
 
+CHANCE_FREE = 13
+"""Smallest dataset length at which two random permutations are equal with a chance below 1e-9.
+
+The chance is 1 / 13! = 1.6e-10, if all samples are dealt.
+"""
 ENOUGH = 30
 """Equal pairs of epochs or seeds in a row that exclude chance: 2**-30 is below 1e-9."""
 

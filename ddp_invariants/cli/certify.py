@@ -156,8 +156,8 @@ def certify(
     """Test implementations, and report every rule that is violated.
 
     The command runs all properties. A property draws random cases, which are small training runs,
-    and judges them by one rule. Most cases run in a simulation, the others on real processes over
-    gloo, and so does every violation. The command works in any folder.
+    and judges them by one rule. Most cases run in a simulation, the others on real processes; every
+    violation is confirmed there. The command works in any folder.
 
     NAME is a DDP wrapper as --ddp takes it, or sampler:NAME for a sampler. Without a NAME, --ddp and
     --sampler name the implementation; without these, the command tests the reference. Several NAMEs

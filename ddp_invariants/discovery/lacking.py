@@ -74,6 +74,7 @@ The wider capability comes first: a step that reaches no parameter leaves parame
 
 _NEVER_OTHERWISE: dict[str, str] = {
     "bucket_cap": "give a bucket capacity",
+    "states_exchanged": "load another state into the wrapper",
     "bucketing": "rely on the bucket capacity",
     "overlap": "rely on communication during the backward",
     "equal_buffers": "rely on equal buffers on all ranks",

@@ -137,6 +137,8 @@ def of_ddp(
     if "subgroup" in without | lacking:
         # One of the two worlds is a part of all processes.
         lacking |= {"resized", "smaller_before"}
+    if "state" in without:
+        lacking |= {"states_exchanged"}
     undrawn = lacking if how.get("accumulation") == "each" else lacking & {"no_sync_nested"}
     probes.scope = replace(scope, without=scope.without | undrawn)
     not_simulated = why_not_simulated(pool, ddp, probes.scope)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ddp_invariants.cases.case import Case
 from ddp_invariants.discovery import sending
-from ddp_invariants.discovery.probe_case import probe_case
+from ddp_invariants.discovery.probe_case import probe_case, small_enough
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.discovery.sampler_probe import SAMPLER_CASES
 from ddp_invariants.discovery.scope import Scope
@@ -67,7 +67,7 @@ def _failure(probed: Probed) -> Failure:
 def case_of(probed: Probed, scope: Scope) -> Case:
     """Return the case that showed the failure."""
     if probed.bucket_cap:
-        return sending.probe(probed.bucket_cap)
+        return scope.fit(small_enough(sending.probe(probed.bucket_cap), scope.max_world_size))
     capability = probed.capability
     if capability in SAMPLER_CASES:
         return scope.fit_shards(SAMPLER_CASES[capability])

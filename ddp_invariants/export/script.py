@@ -15,6 +15,7 @@ from typing import Any
 from ddp_invariants import __version__
 from ddp_invariants.cases.case import ShardCase, TrainingCase, describe
 from ddp_invariants.cases.program import SENTINEL
+from ddp_invariants.cases.shard_case import CHANCE_FREE
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import ExportError
 from ddp_invariants.export.calls import Calls, frozen, pieces
@@ -29,7 +30,7 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.loss import DISPLACED
 from ddp_invariants.invariants.rule import Script, invariant_of
-from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView
+from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.violation import StoredViolation

@@ -105,8 +105,7 @@ def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
 
 @training.rule(
     "MOD-4",
-    "After a state is loaded into the wrapper, the wrapper saves that state bitwise. Once its own state is "
-    "loaded back, training goes on as before.",
+    "After a state is loaded into the wrapper, the wrapper saves the parameters of that state, bitwise.",
     needs=(STATES,),
     source=_SOURCE,
     applies="capability",
@@ -117,8 +116,11 @@ def copies_are_independent(view: EvidenceView, tally: Tally) -> Failure | None:
     script=_SCRIPT,
 )
 def a_loaded_state_is_the_state(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare what the wrapper saves with what was loaded into it; other rules judge later steps."""
-    fact = "the wrapper saves another state than was loaded"
+    """Compare the parameters that the wrapper saves with those that were loaded into it.
+
+    Its own state is loaded back in the end, so other rules judge the later steps as ever.
+    """
+    fact = "the wrapper saves other parameters than were loaded"
     return _used_alike(view, tally, "MOD-4", {"states": (STATES, fact)})
 
 

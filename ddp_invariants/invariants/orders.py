@@ -3,9 +3,10 @@
 from itertools import pairwise
 from math import factorial, prod
 
+from ddp_invariants.cases.shard_case import CHANCE_FREE
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.rule import Tally
-from ddp_invariants.invariants.sampler_view import CHANCE_FREE, ShardView, brief
+from ddp_invariants.invariants.sampler_view import ShardView, brief
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.records.verdict import Cause, Failure
 
@@ -137,13 +138,16 @@ def _ascending(shard: list[int]) -> int:
     )
 
 
-def of_the_same_order(view: ShardView, shards: list[list[int]], *, lone: bool) -> list[Cause]:
+def of_the_same_order(
+    view: ShardView, shards: list[list[int]], epoch: int, other: int
+) -> list[Cause]:
     """Return the possible reasons why two epochs have one order.
 
     Args:
         view: The evidence.
         shards: The shards of both epochs.
-        lone: True if no other epochs share an order.
+        epoch: The first of them.
+        other: The second one.
     """
     if view.answer["again"] != view.answer["shards"][-1]:
         return []
@@ -152,8 +156,10 @@ def of_the_same_order(view: ShardView, shards: list[list[int]], *, lone: bool) -
         return [Cause("first order kept", "the first epoch's order is kept")] * kept
     if _is_in_order(shards):
         return [Cause("shuffle ignored", _UNSHUFFLED)]
-    if lone:
+    if view.are_lone(epoch, other):
         return [Cause("epoch ignored once", "the epoch is ignored in one of them only")]
+    if view.interval_of(epoch, other) is not None:
+        return [Cause("epoch cut", "only a part of the epoch counts")]
     others = [epoch_shards for _, epoch_shards in view.epochs if epoch_shards != shards]
     if others or max(view.case.epochs) - min(view.case.epochs) > 1:
         return [Cause("epoch cut", "only a part of the epoch counts")] * bool(others)

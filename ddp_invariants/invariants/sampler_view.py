@@ -8,19 +8,13 @@ from functools import cached_property
 from math import factorial, perm
 from typing import Any
 
-from ddp_invariants.cases.shard_case import ENOUGH, ShardCase
+from ddp_invariants.cases.shard_case import CHANCE_FREE, ENOUGH, ShardCase
 from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.crashes import is_crash, read
 from ddp_invariants.invariants.dealing import total_of
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
-
-CHANCE_FREE = 13
-"""Smallest dataset length at which two random permutations are equal with a chance below 1e-9.
-
-The chance is 1 / 13! = 1.6e-10, if all samples are dealt.
-"""
 
 
 def may_repeat(samples: int, shards: list[list[int]]) -> bool:
@@ -128,6 +122,18 @@ class ShardView:
             else next(
                 (count for i, j, count in rows if (epochs[i], epochs[j]) == (epoch, other)), 1
             )
+        )
+
+    def interval_of(self, epoch: int, other: int) -> int | None:
+        """Return the interval at which two epochs share an order again and again; None for none."""
+        epochs = self.case.epochs
+        return next(
+            (
+                interval
+                for first, second, interval in self.answer.get("epoch_intervals", ())
+                if (epochs[first], epochs[second]) == (epoch, other)
+            ),
+            None,
         )
 
     def are_lone(self, epoch: int, other: int) -> bool:

@@ -12,11 +12,12 @@ share their order under every seed, and no others share one.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
 
 from ddp_invariants.cases.case import ShardCase
-from ddp_invariants.cases.shard_case import ENOUGH
+from ddp_invariants.cases.shard_case import CHANCE_FREE, ENOUGH
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler
 
@@ -71,6 +72,44 @@ def equal_epochs(
     ]
 
 
+def epoch_intervals(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], equal: list[list[int]]
+) -> list[list[int]]:
+    """Return which epochs share an order, and share one again and again at a regular interval.
+
+    Args:
+        case: The case.
+        make: The sampler under test.
+        ranks: The ranks to ask for.
+        equal: The rows of `equal_epochs`.
+
+    Returns:
+        Rows of two places in `case.epochs`, and the interval.
+    """
+    most = ENOUGH + _MORE
+    rows = []
+    for first, second, count in equal:
+        if count < ENOUGH and _worth_it(case):
+            samplers = [RankSampler(case, make, rank) for rank in ranks]
+            pair = case.epochs[first], case.epochs[second]
+            interval = next(
+                (by for by in _INTERVALS if _recurring(samplers, *pair, by, most) == most), None
+            )
+            rows += [] if interval is None else [[first, second, interval]]
+    return rows
+
+
+def _recurring(
+    samplers: list[RankSampler], epoch: int, other: int, interval: int, most: int
+) -> int:
+    """Return how many pairs of epochs in a row share an order, each an interval later."""
+    return _equal_pairs(
+        lambda number: _of_epoch(samplers, epoch + interval * number),
+        lambda number: _of_epoch(samplers, other + interval * number),
+        most,
+    )
+
+
 def lone_epochs(
     case: ShardCase, make: SamplerMaker, ranks: Sequence[int], equal: list[list[int]]
 ) -> list[list[int]]:
@@ -88,14 +127,23 @@ def lone_epochs(
     rows = []
     for first, second, count in equal:
         pair = case.epochs[first], case.epochs[second]
-        if (
-            count < ENOUGH
-            and _worth_it(case, _EPOCHS)
-            and _share_under_every_seed(case, make, ranks, *pair)
-            and _others_differ(case, make, ranks, pair[1])
-        ):
+        if count < ENOUGH and _worth_it(case, _EPOCHS) and _is_lone(case, make, ranks, *pair):
             rows.append([first, second])
     return rows
+
+
+def _is_lone(
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+) -> bool:
+    """Return whether two epochs share an order under every seed, and no other epochs do.
+
+    A sampler may refuse a seed or an epoch that the case does not ask for, which proves nothing.
+    """
+    with suppress(Exception):
+        return _share_under_every_seed(case, make, ranks, epoch, other) and _others_differ(
+            case, make, ranks, other
+        )
+    return False
 
 
 def _share_under_every_seed(
@@ -137,17 +185,7 @@ def _equal_in_a_row(
     if not _worth_it(case):
         return 1
     samplers = [RankSampler(case, make, rank) for rank in ranks]
-
-    def at_an_interval(interval: int, most: int) -> int:
-        return _equal_pairs(
-            lambda number: _of_epoch(samplers, epoch + interval * number),
-            lambda number: _of_epoch(samplers, other + interval * number),
-            most,
-        )
-
-    equal, most = at_an_interval(1, ENOUGH), ENOUGH + _MORE
-    if equal < ENOUGH and any(at_an_interval(by, most) == most for by in _INTERVALS):
-        return ENOUGH
+    equal = _recurring(samplers, epoch, other, 1, ENOUGH)
     mirrored = 2 * case.data.seed + epoch + other == 0
     return max(equal, _equal_mirrored(case, make, ranks, epoch, other)) if mirrored else equal
 
@@ -178,14 +216,27 @@ def _worth_it(case: ShardCase, times: int = ENOUGH) -> bool:
         times: The number of orders.
     """
     data = case.data
-    return data.shuffle and data.samples > 1 and data.samples * case.world_size * times <= _MOST
+    return (
+        data.shuffle
+        and data.samples >= CHANCE_FREE
+        and data.samples * case.world_size * times <= _MOST
+    )
 
 
 def _equal_pairs(
     first: Callable[[int], Shards], second: Callable[[int], Shards], most: int = ENOUGH
 ) -> int:
-    """Return how many pairs in a row are equal, the given one among them, up to a number."""
-    return next((n for n in range(1, most) if first(n) != second(n)), most)
+    """Return how many pairs in a row are equal, the given one among them, up to a number.
+
+    A sampler may refuse an epoch or a seed that the case does not ask for, which proves nothing.
+    """
+    for number in range(1, most):
+        try:
+            if first(number) != second(number):
+                return number
+        except Exception:  # noqa: BLE001 - an implementation may raise anything
+            return number
+    return most
 
 
 def _seeded(case: ShardCase, seed: int) -> ShardCase:

@@ -41,8 +41,8 @@ def shards(
         `lengths[rank]`, `shards[epoch number][rank]`, `again[rank]` (the last epoch iterated once
         more), `afresh[rank]` (that epoch of a sampler that saw no other epoch), `reseeded[rank]`
         (the same under another seed, if the sampler takes a seed), `equal_seeds`,
-        `equal_epochs` and `lone_epochs` (`ranks.equal_orders`; the first two None if data are
-        scattered), `touched` (global generators that iterating advanced), `batches[rank]` and
+        `equal_epochs`, `epoch_intervals` and `lone_epochs` (`ranks.equal_orders`; the first two None
+        if data are scattered), `touched` (global generators that iterating advanced), `batches[rank]` and
         `promised[rank]` (the batches that a DataLoader yields, and its len),
         `worked[rank][worker]` (indices of the last epoch),
         `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
@@ -175,7 +175,7 @@ def _equal_orders(
     Data are scattered by all ranks together, so none of them can ask for more alone.
     """
     if make.scatters:
-        return {"equal_seeds": None, "equal_epochs": None, "lone_epochs": []}
+        return {"equal_seeds": None, "equal_epochs": None}
     alike = answer["reseeded"] == answer["shards"][-1]
     epochs = equal_orders.equal_epochs(case, make, ranks, answer["shards"])
     return {
@@ -183,6 +183,7 @@ def _equal_orders(
             case, lambda other: _afresh(other, make, ranks), alike=alike
         ),
         "equal_epochs": epochs,
+        "epoch_intervals": equal_orders.epoch_intervals(case, make, ranks, epochs),
         "lone_epochs": equal_orders.lone_epochs(case, make, ranks, epochs),
     }
 

@@ -54,7 +54,6 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
         "elsewhere": None,
         "equal_seeds": None,
         "equal_epochs": None,
-        "lone_epochs": [],
         "asked": [],
         "shards": [
             [part["shards"][epoch][0] for part in parts] for epoch in range(len(parts[0]["shards"]))

@@ -373,7 +373,7 @@ class ShardEvidence:
         case: The question.
         answers: Each process's answer (`ranks.shards.shards`): lengths, shards[epoch
             number][rank], again[rank], afresh[rank], reseeded[rank], equal_seeds,
-            equal_epochs, lone_epochs, touched, batches, orders (of each epoch in a world of one
+            equal_epochs, epoch_intervals, lone_epochs, touched, batches, orders (of each epoch in a world of one
             rank) and resumed[rank], or raised; always refused: impossible arguments to exception
             type, None if none was raised.
         incident: None if both processes answered.

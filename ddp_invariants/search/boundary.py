@@ -310,8 +310,8 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
         if name not in _OF_NUMBERS and needed.get(name, True):
             answer = asker.fails(plainer)
             asked += 1
-            if answer is False and any(asker.fails(each) for each in widened(plainer, _WIDTHS)):
-                answer = True
+            if answer is False:
+                answer = _holds_in_all_sizes(asker, plainer)
             if answer is not None:
                 needed[name] = not answer
     yield from (
@@ -319,6 +319,17 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
         for name, is_so in needed.items()
         if is_so
     )
+
+
+def _holds_in_all_sizes(asker: _Asker, case: Case) -> bool | None:
+    """Return False if a case holds with more elements, too, and True if it fails with some.
+
+    None if no other size can be told.
+    """
+    if not isinstance(case, TrainingCase):
+        return False
+    answers = [asker.fails(wider) for wider in widened(case, _WIDTHS)]
+    return True if True in answers else False if False in answers else None
 
 
 def _without_parts(case: Case) -> Iterator[Case]:

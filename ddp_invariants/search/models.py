@@ -150,7 +150,7 @@ def models(
 
 
 def _with_buffers(draw: st.DrawFn, block: str, width: int, dtype: Dtype) -> list[Layer]:
-    """Draw layers with buffers, after a block: one of them, or some of several dtypes."""
+    """Draw layers with buffers, after a block: a single buffer, or buffers of several dtypes."""
     if draw(_ONE_IN_FOUR):
         return [Layer("shared_buffer" if draw(_ONE_IN_FOUR) else "counter")]
     more = draw(_COINS) and block != "batch_norm"

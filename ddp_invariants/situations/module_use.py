@@ -13,6 +13,7 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
+from ddp_invariants.situations.own_buffers import OwnBuffers
 from ddp_invariants.situations.second import SecondWrapper
 
 Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups", "states"]
@@ -20,6 +21,12 @@ Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups", "
 
 _LATER: tuple[Use, ...] = ("copies", "wrapper copies", "states")
 """The uses that happen before the second step."""
+_LEFT_OUT: tuple[tuple[Use, ...], ...] = (
+    ("states",),
+    ("wrapper copies",),
+    ("wrapper copies", "states"),
+)
+"""Of these, those that not every case of several steps may have."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class ModuleUse(Situation):
             alters and trains a deep copy of the module before the second step; `wrapper copies`
             trains a deep copy of the wrapper for a step, while the wrapper's gradients of the first
             step still exist; `groups` adds a group with half of the parameters to the optimizer;
-            `states` loads zeros into the wrapper before the second step, as a program loads averaged
+            `states` loads zeros for the parameters before the second step, as a program loads averaged
             weights to evaluate them, and then loads the wrapper's own state back.
     """
 
@@ -84,6 +91,14 @@ class ModuleUse(Situation):
             "batches, if a gradient is not finite, or beside a second wrapper",
         )
 
+        require(
+            "states" not in self.uses or not (case.exhausted or case.get(OwnBuffers)),
+            "module_use",
+            self.uses,
+            "no 'states' if a rank runs out of batches, or keeps its own buffers: loading may "
+            "communicate, and may broadcast buffers",
+        )
+
     def joined(self, other: "ModuleUse") -> "ModuleUse":
         """Return the uses of both."""
         uses = {*self.uses, *other.uses}
@@ -104,7 +119,7 @@ class ModuleUse(Situation):
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the uses that can happen in it."""
-        fewer: tuple[tuple[Use, ...], ...] = ((), ("wrapper copies",), _LATER)
+        fewer: tuple[tuple[Use, ...], ...] = ((), *_LEFT_OUT, _LATER)
         others: tuple[tuple[Use, ...], ...] = ((), ("groups",))
         for dropped in ((*first, *second) for second in others for first in fewer):
             uses = tuple(use for use in self.uses if use not in dropped)
@@ -164,7 +179,7 @@ _CAPABILITIES: dict[Use, tuple[str, tuple[str, ...], str]] = {
     "states": (
         "states_exchanged",
         (STATES,),
-        "another state that is loaded into the wrapper, before its own one is loaded back",
+        "other parameters that are loaded into the wrapper, before its own state is loaded back",
     ),
 }
 """By use: its capability, the rules' conditions, and its meaning."""

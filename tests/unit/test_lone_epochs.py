@@ -55,6 +55,13 @@ class RepeatsEachTenth(Sampler):
         return self.shuffled(f"{self.seed} {self.epoch - (self.epoch % 10 == 3)}")
 
 
+class RefusesLaterEpochs(HalvesTheEpoch):
+    def set_epoch(self, epoch):
+        if epoch > 8:
+            raise ValueError("the run has eight epochs")
+        self.epoch = epoch
+
+
 class TurnsRound(Sampler):
     """Epochs choose from two orders: forwards or backwards."""
 
@@ -125,7 +132,17 @@ def test_epochs_that_repeat_another_at_regular_intervals_are_a_violation(
     _, failure = asked(f"{file}:{name}", (0, 1, 2, 3))
     assert failure is not None
     assert [cause.words for cause in failure.causes] == ["only a part of the epoch counts"]
+    every = 2 if name == "HalvesTheEpoch" else 10
+    assert failure.got.endswith(f", and so on every {every} epochs")
     assert asked(f"{file}:{name}", (1, 2, 4))[1] is None
+
+
+def test_a_refusal_of_later_epochs_leaves_the_answer_whole(file: Path) -> None:
+    """Nothing shows then that equal orders are no chance, and nobody is accused."""
+    answer, failure = asked(f"{file}:RefusesLaterEpochs", (0, 1, 2, 3))
+    assert failure is None
+    assert "raised" not in answer
+    assert answer["equal_epochs"]
 
 
 @pytest.mark.parametrize(

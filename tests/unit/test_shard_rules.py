@@ -233,7 +233,10 @@ def test_shard9_tells_a_resumed_sampler_that_never_yields_a_whole_epoch_again() 
     failure = went_on(1, {"repeated": LATER[4:]}).failure
     assert failure is not None
     assert failure.fact == "a resumed sampler that is iterated again does not yield the whole epoch"
-    assert failure.perhaps == "the 4 indices consumed before the last save are skipped in every later iteration"
+    assert (
+        failure.perhaps
+        == "the 4 indices consumed before the last save are skipped in every later iteration"
+    )
 
 
 @pytest.mark.parametrize(

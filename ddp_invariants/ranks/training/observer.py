@@ -83,9 +83,9 @@ class Observer:
         There are more if a buffer that two modules held has become two.
         """
         present = list(self.trained.replica.named_buffers())
-        if len(present) <= len(self.buffers):
-            return present
         known = {name for name, _ in self.twin.module.named_buffers()}
+        if len(present) <= len(known):
+            return present
         return [(name, tensor) for name, tensor in present if name in known]
 
     def at_forward(self) -> None:

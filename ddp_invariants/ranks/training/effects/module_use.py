@@ -298,41 +298,50 @@ def _train_copy(module: Replica, inputs: Tensor) -> list[str]:
     return rows
 
 
+@torch.no_grad()
 def _exchanged(stepper: "Stepper") -> tuple[list[str], list[str]]:
-    """Load zeros into the wrapper, and then its own state.
+    """Load zeros for the wrapper's parameters, and then its own state.
+
+    What else a state has is left as it is: a wrapper may add entries, or broadcast buffers.
 
     Returns:
-        What the wrapper saves after each of both, and what it should save.
+        The parameters that the wrapper saves after each of both, and those that were loaded.
 
     Raises:
-        NotImplementedError: The state does not hold all of the training's values as tensors.
+        NotImplementedError: The state does not hold all parameters as they are.
     """
-    declared, stateful = stepper.setup.declared, stepper.trained.stateful
+    declared, trained = stepper.setup.declared, stepper.trained
     if declared.zero == SHARDED or declared.main:
         raise NotImplementedError("ranks share the parameters, or the optimizer has copies of them")
-    own = deepcopy(stateful.state_dict())
-    for name, value in own.items():
-        if isinstance(value, Tensor) and type(value) not in (Tensor, nn.Parameter):
-            raise NotImplementedError(f"{name} in the state is a {type(value).__name__}")
+    if trained.stateful is not trained.wrapped:
+        raise NotImplementedError("the wrapper saves and loads no state")
+    own = deepcopy(trained.wrapped.state_dict())
+    parameters = dict(stepper.twin.module.named_parameters(remove_duplicate=False))
+    prefix = _prefix(list(own), next(iter(parameters)))
     zeros = deepcopy(own)
-    for value in zeros.values():
-        if isinstance(value, Tensor):
-            value.zero_()
+    for name, parameter in parameters.items():
+        saved = zeros.get(prefix + name)
+        if type(saved) not in (Tensor, nn.Parameter) or _form(saved) != _form(parameter):
+            raise NotImplementedError(f"the state does not hold {name} as it is")
+        saved.zero_()
     got, expected = list[str](), list[str]()
-    for words, state in (("zeros", zeros), ("its own state", own)):
-        expected += _saved(words, state)
-        stateful.load_state_dict(deepcopy(state))
-        got += _saved(words, stateful.state_dict())
+    for loaded, state in (("zeros", zeros), ("its own state", own)):
+        for into, each in ((expected, state), (got, _loaded(trained.wrapped, state))):
+            into += [
+                f"{name} after {loaded}: {described(each[prefix + name])}" for name in parameters
+            ]
     return got, expected
 
 
-def _saved(loaded: str, state: Mapping[str, Any]) -> list[str]:
-    """Return the tensors of a state in words."""
-    return [
-        f"after {loaded} {'is' if loaded != 'zeros' else 'are'} loaded, {name}: {described(value)}"
-        for name, value in state.items()
-        if isinstance(value, Tensor)
-    ]
+def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
+    return tensor.shape, tensor.dtype
+
+
+def _loaded(wrapped: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Load a state into a wrapper, and return the state that it saves then."""
+    wrapped.load_state_dict(deepcopy(state))
+    saved: Mapping[str, Any] = wrapped.state_dict()
+    return saved
 
 
 def _values(module: nn.Module) -> list[str]:
