@@ -194,8 +194,9 @@ def certify(
     status = INCONCLUSIVE
     try:
         with text_aside() if as_json else nullcontext():
-            results = _judged(names, words, compared and Path(compared), typed)
-        status = min((result.status for result in results.values()), key=_WORST_FIRST.index)
+            results, compares = _judged(names, words, compared and Path(compared), typed)
+        statuses = [result.status for result in results.values()]
+        status = min([*statuses, *([] if compares else [UNWRITTEN])], key=_WORST_FIRST.index)
         if as_json:
             print_json(machine.certification(results, status))
     finally:
@@ -234,8 +235,8 @@ def _plugin_words(context: click.Context, names: tuple[str, ...]) -> list[str]:
 
 def _judged(
     names: tuple[str, ...], words: list[str], compared: Path | None, typed: str
-) -> "dict[str, SessionResult]":
-    """Judge implementations one after another, and return the result of each one that was judged.
+) -> "tuple[dict[str, SessionResult], bool]":
+    """Judge implementations one after another.
 
     Args:
         names: The implementations under test.
@@ -243,6 +244,9 @@ def _judged(
         compared: The page that compares their certificates, which are written beside it; None for
             no page.
         typed: The command as the user typed it.
+
+    Returns:
+        The result of each one that was judged, and False if the page could not be written.
     """
     # Imported here, as above.
     from ddp_invariants.report import side_by_side
@@ -260,14 +264,12 @@ def _judged(
             break
     if len(names) > 1:
         print_report(side_by_side.text(results))
-    if compared is not None:
-        click.echo(
-            _compared(
-                compared,
-                [_beside(compared, name) for name, result in results.items() if result.ledger],
-            )
-        )
-    return results
+    if compared is None:
+        return results, True
+    judged = [_beside(compared, name) for name, result in results.items() if result.ledger]
+    line, written = _compared(compared, judged)
+    click.echo(line)
+    return results, written
 
 
 def _beside(page: Path, name: str) -> Path:
@@ -275,8 +277,12 @@ def _beside(page: Path, name: str) -> Path:
     return page.with_name(f"{page.stem}-{re.sub(r'[^A-Za-z0-9.]+', '-', name).strip('-')}.json")
 
 
-def _compared(page: Path, written: list[Path]) -> str:
-    """Write a page that compares the certificates, and return a line that says so."""
+def _compared(page: Path, written: list[Path]) -> tuple[str, bool]:
+    """Write a page that compares certificates.
+
+    Returns:
+        A line about it, and whether it was written.
+    """
     # Imported here: only a comparison needs it.
     from ddp_invariants.errors import CertificateError
     from ddp_invariants.report.certificate.page import side_by_side
@@ -287,13 +293,14 @@ def _compared(page: Path, written: list[Path]) -> str:
         with suppress(CertificateError):  # It could not be written, as its session reported.
             certificates.append(read(path))
     if not certificates:
-        return f"comparison: {page.with_suffix('.html')} was not written: there is no certificate"
+        missing = f"{page.with_suffix('.html')} was not written: there is no certificate"
+        return f"comparison: {missing}", False
     page = page.with_suffix(".html")
     try:
         page.write_text(side_by_side(certificates), encoding="utf-8")
     except OSError as error:
-        return f"comparison: {page} could not be written: {error.strerror}"
-    return f"comparison: {page}, of the {len(certificates)} certificates beside it"
+        return f"comparison: {page} could not be written: {error.strerror}", False
+    return f"comparison: {page}, of the {len(certificates)} certificates beside it", True
 
 
 def _words(option: click.Option, value: Any) -> list[str]:

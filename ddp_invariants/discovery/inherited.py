@@ -65,8 +65,8 @@ def inherited(
         for relative in known
         for deviation in expected(relative, torch, files)
         if deviation.capability in wrong
-        and _shown(pool, ddp, scope, wrong[deviation.capability])
-        == _shown(pool, relative, scope, wrong[deviation.capability])
+        and (shown := _shown(pool, ddp, scope, wrong[deviation.capability])) is not None
+        and shown == _shown(pool, relative, scope, wrong[deviation.capability])
     }
 
 

@@ -191,8 +191,8 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         ]
         return Failure(
             "INIT-3",
-            "wrapping changed a parameter's structure",
-            f"rank {number} of {len(ranks)}, parameter {was.name!r}",
+            f"wrapping changed a {was.kind}'s structure",
+            f"rank {number} of {len(ranks)}, {was.kind} {was.name!r}",
             "; ".join(changes),
         )
     return None if sharded else _changed_value(view)

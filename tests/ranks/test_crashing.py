@@ -118,9 +118,9 @@ def test_what_needs_a_wrong_capability_is_not_probed_and_says_why(pool: Pool) ->
     discovery = discover(pool, ddp, Sampler(), 4)
     probed = {probe.capability: probe for probe in discovery.ddp_probes}
     assert probed["buffers"].standing is Standing.WRONG
-    for name in ("extremes", "batch_norm"):
+    for name in ("extremes", "shared_buffer", "batch_norm"):
         assert probed[name].standing is Standing.UNKNOWN
         assert probed[name].words == "it needs buffers: wrong"
         assert name in discovery.scope(4).without
     text = " ".join(left_out_of(discovery).split())
-    assert "not probed (it needs buffers: wrong): extremes, batch_norm" in text
+    assert "not probed (it needs buffers: wrong): extremes, shared_buffer, batch_norm" in text

@@ -281,10 +281,12 @@ def test_a_comparison_that_cannot_be_written_is_said_to_be_none(tmp_path: Path) 
     """
     (tmp_path / "one.json").write_text(to_json(certified()), encoding="utf-8")
     (tmp_path / "both.html").mkdir()
-    message = certifying._compared(tmp_path / "both.json", [tmp_path / "one.json"])
+    message, written = certifying._compared(tmp_path / "both.json", [tmp_path / "one.json"])
     assert message.endswith("both.html could not be written: Is a directory")
-    message = certifying._compared(tmp_path / "other.html", [tmp_path / "none.json"])
+    assert not written
+    message, written = certifying._compared(tmp_path / "other.html", [tmp_path / "none.json"])
     assert message.endswith("other.html was not written: there is no certificate")
+    assert not written
 
 
 def test_a_proposal_is_about_one_implementation() -> None:
