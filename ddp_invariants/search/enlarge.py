@@ -55,12 +55,27 @@ def telling(case: Case, scope: Scope) -> Iterator[Case]:
             # The scope may take out everything that could be trained.
             with suppress(CaseError):
                 yield scope.fit(_larger(case, number, ranks, widths, cap))
+    with suppress(CaseError):
+        for unequal in _with_unequal_layers(_larger(case, len(_SIZES) + 1, 0, 4, 16)):
+            yield scope.fit(unequal)
     if case.ranks_needed + 2 <= scope.max_world_size:
         for recounted in (_with_a_micro_step_more, _with_a_rank_less_that_uses):
             with suppress(CaseError):
                 more = recounted(_larger(case, len(_SIZES), 2, 1, 1), case.world_size)
                 if more is not None:
                     yield scope.fit(more)
+
+
+def _with_unequal_layers(case: TrainingCase) -> Iterator[TrainingCase]:
+    """Yield the case with more and with fewer outputs of its last layer, if that is linear.
+
+    Of two layers with as many elements, one may be zero only because both are exchanged.
+    """
+    *layers, last = case.model.layers
+    if last.kind == "linear" and last.tied is None and layers:
+        for more in (1, -1):
+            resized = replace(last, outputs=last.outputs + more)
+            yield replace(case, model=replace(case.model, layers=(*layers, resized)))
 
 
 def _with_a_micro_step_more(case: TrainingCase, _rank: int) -> TrainingCase | None:

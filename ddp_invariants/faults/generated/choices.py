@@ -241,7 +241,10 @@ SAMPLER_OPERATORS = {
         ("the seed is ignored", "the ranks shuffle differently"),
     ),
     "unshuffled": Operator(
-        "order", "indices are not shuffled", _OF_SHARDS, ("shuffle is ignored",)
+        "order",
+        "indices are not shuffled",
+        _OF_SHARDS,
+        ("shuffle is ignored", "depends on the epochs before"),
     ),
     "longer": Operator("length", "the length is one too many", _OF_SHARDS, ("one too many",)),
     "always drop": Operator("pad", "the rest is dropped", _OF_SHARDS, ("samples are dropped",)),
