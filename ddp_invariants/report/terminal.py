@@ -197,8 +197,8 @@ def summary(
 
 
 _COLUMNS = (
-    "judged counts cases, compared counts values; the largest error is in units of its bound, the rounding "
-    "error allowed in its case: up to 1.00 is right"
+    "judged counts cases, compared values; errors are in units of the rounding allowed in their case: up to "
+    "1.00 is right"
 )
 
 

@@ -58,7 +58,7 @@ LARGE_SCALES: tuple[ShardCase, ...] = (
 def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
     """Return cases of all rules' properties in turn; the name determines them.
 
-    The first tenth are samplers' cases at a large scale. Up to two fifths are the small cases that
+    The first tenth are samplers' cases at a large scale. Up to half are the small cases that
     probe capabilities, so that a run of the default size has every situation, also the rare ones.
     The others are random, and every third of them is a sampler's: sampler rules are few, and their
     cases cheap. No case passes `broadcast_buffers=False`, which begins differently in some versions
@@ -66,7 +66,7 @@ def drawn_cases(scope: Scope, count: int, name: str) -> list[Case]:
     """
     scope = replace(scope, without=scope.without | {"own_buffers"})
     chosen: list[Case] = [scope.fit_shards(case) for case in LARGE_SCALES[: count // 10]]
-    chosen += _probes(scope, name)[: 2 * count // 5]
+    chosen += _probes(scope, name)[: count // 2]
     return [*chosen, *_random_cases(scope, count - len(chosen), name)]
 
 

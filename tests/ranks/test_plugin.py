@@ -156,7 +156,7 @@ def test_what_is_seen_while_another_rule_is_tested_fails_the_session(under_pytes
     assert done.returncode == 2
     assert re.search(r"GRAD-2 +inconclusive .*failed in \d+ cases?, not confirmed", done.stdout)
     why = (
-        r"the session fails: probes, or cases drawn for other rules, violated .*GRAD-2.*; "
+        r"the session fails: probes, or cases drawn for other rules, failed .*GRAD-2.*; "
         r"run with -k .*grad2"
     )
     assert re.search(why, done.stdout)
