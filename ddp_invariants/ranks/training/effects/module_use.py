@@ -327,10 +327,14 @@ def _exchanged(stepper: "Stepper") -> tuple[list[str], list[str]]:
     got, expected = list[str](), list[str]()
     for loaded, state in (("zeros", zeros), ("its own state", own)):
         for into, each in ((expected, state), (got, _loaded(trained.wrapped, state))):
-            into += [
-                f"{name} after {loaded}: {described(each[prefix + name])}" for name in parameters
-            ]
+            into += [f"{name} after {loaded}: {_begun(each[prefix + name])}" for name in parameters]
     return got, expected
+
+
+def _begun(tensor: Tensor) -> str:
+    """Return a tensor in words, with its first element."""
+    first = f", begins with {tensor.flatten()[0].item()}" if tensor.numel() else ""
+    return described(tensor) + first
 
 
 def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
