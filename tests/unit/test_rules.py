@@ -1033,6 +1033,19 @@ def test_param4_compares_with_plain_training_at_one_rank() -> None:
     assert judge(moved)["PARAM-4"].failure is not None
 
 
+def test_a_main_gradient_may_lose_the_sign_of_a_zero() -> None:
+    """A wrapper that adds gradients to zeros in `.main_grad` makes 0 of -0; no other may."""
+    evidence = right(replace(CASE, world_size=1))
+    evidence = altered(evidence, 0, "plain", 2, WEIGHT, lambda value: np.full_like(value, -0.0))
+    evidence = altered(evidence, 0, "updated", 2, WEIGHT, np.zeros_like)
+    assert judge(evidence)["PARAM-4"].failure is not None
+    kept = replace(evidence.ranks[0], driven={"gradients": "in .main_grad"})
+    assert judge(replace(evidence, ranks=(kept,)))["PARAM-4"].failure is None
+    moved = altered(evidence, 0, "updated", 2, WEIGHT, lambda value: value + 2.0**-120)
+    kept = replace(moved.ranks[0], driven={"gradients": "in .main_grad"})
+    assert judge(replace(moved, ranks=(kept,)))["PARAM-4"].failure is not None
+
+
 @pytest.mark.parametrize(
     ("value", "held", "fires"),
     [
