@@ -114,35 +114,26 @@ class ShardView:
 
         The result is None if nobody counted.
         """
-        rows = self.answer.get("equal_epochs")
-        epochs = self.case.epochs
-        return (
-            None
-            if rows is None
-            else next(
-                (count for i, j, count in rows if (epochs[i], epochs[j]) == (epoch, other)), 1
-            )
-        )
+        if self.answer.get("equal_epochs") is None:
+            return None
+        return next((count for (count,) in self._of_pair("equal_epochs", epoch, other)), 1)
 
     def interval_of(self, epoch: int, other: int) -> int | None:
         """Return the interval at which two epochs share an order again and again; None for none."""
-        epochs = self.case.epochs
-        return next(
-            (
-                interval
-                for first, second, interval in self.answer.get("epoch_intervals", ())
-                if (epochs[first], epochs[second]) == (epoch, other)
-            ),
-            None,
-        )
+        return next((by for (by,) in self._of_pair("epoch_intervals", epoch, other)), None)
 
     def are_lone(self, epoch: int, other: int) -> bool:
         """Return whether two epochs share an order under every seed, and no other epochs do."""
+        return bool(self._of_pair("lone_epochs", epoch, other))
+
+    def _of_pair(self, name: str, epoch: int, other: int) -> list[list[int]]:
+        """Return what the rows of an answer say of two epochs, whose places they begin with."""
         epochs = self.case.epochs
-        return any(
-            (epochs[first], epochs[second]) == (epoch, other)
-            for first, second in self.answer.get("lone_epochs", ())
-        )
+        return [
+            rest
+            for first, second, *rest in self.answer.get(name, ())
+            if (epochs[first], epochs[second]) == (epoch, other)
+        ]
 
     @property
     def yielded(self) -> shards_of.YieldedShards:

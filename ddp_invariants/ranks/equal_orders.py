@@ -86,17 +86,21 @@ def epoch_intervals(
     Returns:
         Rows of two places in `case.epochs`, and the interval.
     """
-    most = ENOUGH + _MORE
     rows = []
     for first, second, count in equal:
         if count < ENOUGH and _worth_it(case):
             samplers = [RankSampler(case, make, rank) for rank in ranks]
-            pair = case.epochs[first], case.epochs[second]
-            interval = next(
-                (by for by in _INTERVALS if _recurring(samplers, *pair, by, most) == most), None
-            )
+            interval = _interval(samplers, case.epochs[first], case.epochs[second])
             rows += [] if interval is None else [[first, second, interval]]
     return rows
+
+
+def _interval(samplers: list[RankSampler], epoch: int, other: int) -> int | None:
+    """Return the interval at which pairs of epochs share an order after two that do."""
+    most = ENOUGH + _MORE
+    return next(
+        (by for by in _INTERVALS if _recurring(samplers, epoch, other, by, most) == most), None
+    )
 
 
 def _recurring(
@@ -139,7 +143,7 @@ def _is_lone(
 
     A sampler may refuse a seed or an epoch that the case does not ask for, which proves nothing.
     """
-    with suppress(Exception):
+    with suppress(Exception):  # An implementation may raise anything.
         return _share_under_every_seed(case, make, ranks, epoch, other) and _others_differ(
             case, make, ranks, other
         )

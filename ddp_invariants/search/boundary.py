@@ -311,7 +311,7 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
             answer = asker.fails(plainer)
             asked += 1
             if answer is False:
-                answer = _holds_in_all_sizes(asker, plainer)
+                answer = _fails_in_some_size(asker, plainer)
             if answer is not None:
                 needed[name] = not answer
     yield from (
@@ -321,15 +321,15 @@ def _contents(asker: _Asker, case: Case) -> Iterator[str]:
     )
 
 
-def _holds_in_all_sizes(asker: _Asker, case: Case) -> bool | None:
-    """Return False if a case holds with more elements, too, and True if it fails with some.
-
-    None if no other size can be told.
-    """
-    if not isinstance(case, TrainingCase):
-        return False
-    answers = [asker.fails(wider) for wider in widened(case, _WIDTHS)]
-    return True if True in answers else False if False in answers else None
+def _fails_in_some_size(asker: _Asker, case: Case) -> bool | None:
+    """Return whether a case that holds fails with more elements; None if no other size can be told."""
+    answer = None if isinstance(case, TrainingCase) else False
+    for wider in widened(case, _WIDTHS):
+        fails = asker.fails(wider)
+        if fails:
+            return True
+        answer = answer if fails is None else fails
+    return answer
 
 
 def _without_parts(case: Case) -> Iterator[Case]:

@@ -17,8 +17,6 @@ from ddp_invariants.situations.own_buffers import OwnBuffers
 from ddp_invariants.situations.second import SecondWrapper
 
 Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups", "states"]
-
-
 _LATER: tuple[Use, ...] = ("copies", "wrapper copies", "states")
 """The uses that happen before the second step."""
 _LEFT_OUT: tuple[tuple[Use, ...], ...] = (
@@ -90,7 +88,6 @@ class ModuleUse(Situation):
             "no 'wrapper copies' if a process group cannot be copied, if a rank runs out of "
             "batches, if a gradient is not finite, or beside a second wrapper",
         )
-
         require(
             "states" not in self.uses or not (case.exhausted or case.get(OwnBuffers)),
             "module_use",
