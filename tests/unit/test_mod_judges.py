@@ -11,6 +11,7 @@ from ddp_invariants.invariants import judge
 from ddp_invariants.records.evidence import ModuleEvents
 from ddp_invariants.records.verdict import Finding
 from ddp_invariants.situations.module_use import COPIED_GRADIENTS, WRAPPER_COPIES, ModuleUse, Use
+from ddp_invariants.situations.own_buffers import OwnBuffers
 
 USED = CASE.with_situation(ModuleUse(("names", "modes", "hooks", "copies", "states")))
 EVENTS = ["before the forward", "after the forward"]
@@ -96,6 +97,8 @@ def test_a_use_that_can_happen_is_kept_where_another_cannot() -> None:
     assert use.fitted(CASE).get(ModuleUse) == use
     outside = use.fitted(replace(CASE, outside=1)).get(ModuleUse)
     assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups", "states"))
+    own = use.fitted(CASE.with_situation(OwnBuffers())).get(ModuleUse)
+    assert own == ModuleUse(("names", "modes", "hooks", "copies", "wrapper copies", "groups"))
 
 
 def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
