@@ -169,7 +169,8 @@ TRIGGERS = {
     "strided": Trigger("for tensors that are not contiguous"),
     "bias": Trigger("for a bias"),
     "tenth layer": Trigger("from layer 10 on"),
-    "unused": Trigger("if the rank has no gradient of it", of_reductions=True),
+    # A gradient at the place of a parameter that no rank uses is written nowhere, so it is lost.
+    "unused": Trigger("if the rank has no gradient of it", of_reductions=True, causes=(_LOST,)),
     "after evaluation": Trigger("after an evaluation", ("MOD", "CALL", "LIVE"), of_reductions=True),
     "after no_sync": Trigger("after a forward in no_sync", of_reductions=True),
     "after an error": Trigger(
