@@ -101,6 +101,11 @@ class Measurement:
         ]
 
     @property
+    def misnamed(self) -> list[Detection]:
+        """The faults for which another cause was named than the planted ones."""
+        return [search for search in self.faults if search.diagnosis == "wrong"]
+
+    @property
     def operators(self) -> list[tuple[str, str, int, int, str, str]]:
         """For each operator of composed faults: its mistake, faults, those caught, cases, rules."""
         found: dict[str, list[Detection]] = {}

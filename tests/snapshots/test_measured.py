@@ -50,8 +50,12 @@ def measured(*searches: Detection, **options: Any) -> tables.Table:
 
 
 def caught(entry: CatalogueEntry, rule: str = "", cases: int = 3) -> Detection:
-    """Return the search that caught a fault, by the rule that must notice it if none is named."""
-    return Detection(entry, 0, cases, rule=rule or entry.rule, cause="it", case="world_size=2")
+    """Return the search that caught a fault, by the rule that must notice it if none is named.
+
+    It names the first of the causes that were planted.
+    """
+    cause = next(iter(entry.causes), "it")
+    return Detection(entry, 0, cases, rule=rule or entry.rule, cause=cause, case="world_size=2")
 
 
 @pytest.fixture
@@ -83,7 +87,7 @@ def test_composed_faults_have_a_matrix_and_their_witnesses(docs: Path) -> None:
         docs,
         measured(
             caught(HALVES),
-            caught(ROUNDS, "LIVE-5", 9),
+            replace(caught(ROUNDS, "LIVE-5", 9), cause="halved"),
             Detection(SKIPS, 0, 300),
             generated=3,
             seed=7,
@@ -94,7 +98,9 @@ def test_composed_faults_have_a_matrix_and_their_witnesses(docs: Path) -> None:
     assert "| caught | 2 of 3 searches (66.7 %) |" in page
     assert "| by the rule that must notice | 1 (33.3 %) |" in page
     assert "| with a cause or a condition | 2 (66.7 %) |" in page
+    assert "| with another cause | 1 |" in page
     assert f"| {SKIPS.name} | {SKIPS.docstring} |" in page
+    assert f"| {ROUNDS.name} | halved | `world_size=2` |" in page
     assert f"| {ROUNDS.name} | GRAD, COMM | LIVE-5 | `world_size=2` |" in page
     assert "| round | the gradients are sent in bfloat16 | 1 | 1 | 9 | LIVE-5 1× |" in page
     assert "2026-11-27" in page
