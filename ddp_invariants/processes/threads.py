@@ -107,6 +107,7 @@ def waits_for_ever(pid: int, until: float, *, answered: bool) -> bool:
 
     That holds if each thread is in a futex wait that ends later, or is an I/O thread of gloo, and
     if no byte is on its way to the process, no child process can write to it, and no alarm is set.
+    It also holds for a process that has ended.
 
     Args:
         pid: The process.
@@ -124,7 +125,7 @@ def waits_for_ever(pid: int, until: float, *, answered: bool) -> bool:
             )
         )
     except (OSError, ValueError, IndexError, struct.error):
-        return False
+        return not os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - as below
 
 
 def _thread_waits(pid: int, tid: int, futex: str, until: float) -> bool:

@@ -143,13 +143,17 @@ def excluding(runner: Runner, rule: str, case: Case) -> str:
     if not isinstance(case, TrainingCase):
         return ""
     for name, plain in islice(without_one(case, runner.scope), _TRIED):
-        runs = (
-            runner.findings(plain, confirming=True, rule=rule),
-            runner.findings(plain, observed=True),
-        )
-        if not any(runner.failures(findings, plain) for findings in runs):
+        if _is_right(runner, rule, plain):
             return name
     return ""
+
+
+def _is_right(runner: Runner, rule: str, case: Case) -> bool:
+    """Return whether a case fails no rule, neither with plain groups nor with observed ones."""
+    return not (
+        runner.failures(runner.findings(case, confirming=True, rule=rule), case)
+        or runner.failures(runner.findings(case, observed=True), case)
+    )
 
 
 def as_reported(runner: Runner, failure: Failure, case: Case, seen: list[Seen]) -> Failure:

@@ -58,7 +58,8 @@ class Property:
         function._hypothesis_internal_use_settings = search.bounded(name, count)
         try:
             seed(search.seed_of(name))(function)
-            self.test(**self.fixtures)
+            with search.until_spent():
+                self.test(**self.fixtures)
         finally:
             function._hypothesis_internal_use_settings = own
             self.drawn(name)

@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -93,6 +93,14 @@ def _shared(case: Case, scope: Scope) -> Iterator[Case]:
                 yield replace(shared, log2_scale=0).with_situation(Poisoned(Poison(0, 0)))
 
 
+class _Spent(KeyboardInterrupt):
+    """The end of Hypothesis' attempts to shrink a case, since the search runs no more cases.
+
+    Hypothesis has no such end: it would draw hundreds of cases more, each of which would count as
+    passing. It stops at once at an exception of this class, and stores nothing.
+    """
+
+
 class Search:
     """A search for failures of one rule, or of any rule if none is named.
 
@@ -150,7 +158,21 @@ class Search:
         split = self.runner.options.split
         own = asked.map(lambda drawn: drawn._replace(case=split.own(drawn.case)))
         test = given(independent(own))(property_)
-        seed(self.seed_of(name))(self.bounded(name, count)(test))()
+        with self.until_spent():
+            seed(self.seed_of(name))(self.bounded(name, count)(test))()
+
+    @contextmanager
+    def until_spent(self) -> Iterator[None]:
+        """End Hypothesis' run of a test as soon as this search shrinks no further.
+
+        Raises:
+            Violation: It has ended so; a case has failed.
+        """
+        try:
+            yield
+        except _Spent:
+            asked, failure = next(iter(self.failing.items()))
+            raise self._violation(asked, failure) from None
 
     def bounded(self, name: str, count: int) -> settings:
         """Return Hypothesis' settings of a search.
@@ -212,15 +234,23 @@ class Search:
             self.failing[asked] if asked in self.failing else self._failure(asked, fresh=fresh)
         )
         if failure is not None:
-            # A search for any failure raises one class, so that Hypothesis shrinks all as one.
-            raise (violation_class(failure.rule) if self.rule else Violation)(
-                failure.fact, failure, asked.case
-            )
+            raise self._violation(asked, failure)
+
+    def _violation(self, asked: Asked, failure: Failure) -> Violation:
+        # A search for any failure raises one class, so that Hypothesis shrinks all as one.
+        kind = violation_class(failure.rule) if self.rule else Violation
+        return kind(failure.fact, failure, asked.case)
 
     def _failure(self, asked: Asked, *, fresh: bool = False) -> Failure | None:
-        """Run a case and return its failure; after the first failure, only within a budget."""
+        """Run a case and return its failure; after the first failure, only within a budget.
+
+        Raises:
+            _Spent: It is spent, and Hypothesis has drawn the case.
+        """
         if self.failing:
             if self._is_spent():
+                if not self._by_meaning:
+                    raise _Spent
                 return None
             self._runs_since += weight(asked.case)
         elif self._limit and not (self.left() and self._is_new(asked)):

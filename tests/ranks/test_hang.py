@@ -18,7 +18,7 @@ from ddp_invariants.records.evidence import Incident
 CASE = TrainingCase(model=Model(1, (Layer("linear"),)), world_size=3)
 
 WRAPPERS = """
-import subprocess, sys, threading, time
+import os, subprocess, sys, threading, time
 import torch.distributed as dist
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
@@ -109,6 +109,12 @@ class WaitsForADaemon(Wrapper):
 class Raises(Wrapper):
     def delay(self):
         raise ValueError("on one rank")
+
+class DiesBesideLocks(Locks):
+    def _launch(self, bucket):
+        if dist.get_rank() == 1:
+            os._exit(3)
+        self.delay()
 """
 
 
@@ -161,6 +167,17 @@ def test_ranks_that_wait_for_one_that_raised_are_known_at_once(pool: Pool, wrapp
     assert set(incident.ranks) == {0, 2}
     assert incident.seconds < 1.9
     assert incident.seen
+
+
+def test_ranks_that_wait_beside_one_that_died_are_known_at_once(pool: Pool, wrappers: str) -> None:
+    """A rank that has died wakes nobody, and need not be looked at."""
+    incident, _ = ran(pool, f"{wrappers}:DiesBesideLocks")
+    assert incident is not None
+    assert incident.kind == "died"
+    assert incident.ranks[1] == "ended with exit status 3"
+    assert {*incident.ranks} == {0, 1, 2}
+    assert incident.seconds < 1.9
+    assert incident.seen == "every thread waits, and none can wake another"
 
 
 @pytest.mark.parametrize(
@@ -234,8 +251,8 @@ def test_an_overloaded_machine_accuses_nobody(pool: Pool, monkeypatch: pytest.Mo
 
 
 def test_a_process_that_is_gone_or_hidden_is_told_apart() -> None:
-    """A look at an ended process is empty; nothing waits for ever if it cannot be asked."""
+    """A look at an ended process is empty, and it never runs again."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert threads.look(ended.pid) == {}
-    assert not threads.waits_for_ever(ended.pid, time.monotonic(), answered=False)
+    assert threads.waits_for_ever(ended.pid, time.monotonic(), answered=False)
