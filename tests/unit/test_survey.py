@@ -14,8 +14,9 @@ from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import HarnessError
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.records.verdict import Failure, Inconclusive
+from ddp_invariants.records.verdict import Failure, Finding, Inconclusive, Violation
 from ddp_invariants.search import confirm
+from ddp_invariants.search import search as search_module
 from ddp_invariants.search.drawing import independent
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.scale import LARGE
@@ -170,3 +171,38 @@ def test_a_harness_that_fails_in_several_ways_is_no_flaky_case() -> None:
     assert len(failed) > 1
     search.failing[Asked("GRAD-2", BASE)] = Failure("GRAD-2", "it is wrong", "here", "nothing")
     search.require_failing(ended.value)
+
+
+def test_no_case_is_drawn_that_would_not_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis ends as soon as the search runs no more cases to shrink the first one."""
+    monkeypatch.setattr(search_module, "SHRINK_RUNS", 8)
+    failure = Failure("GRAD-2", "it is wrong", "here", "nothing")
+    ran, looked_at = list[Case](), list[Case]()
+
+    def findings(case: Case, **_: object) -> dict[str, Finding]:
+        ran.append(case)  # Only the first case fails, so that Hypothesis goes on trying.
+        return {"GRAD-2": Finding("GRAD-2", failure=failure if len(ran) == 1 else None)}
+
+    runner: Any = SimpleNamespace(
+        options=Options(),
+        findings=findings,
+        counts=lambda *_: True,
+        enter=lambda *_: None,
+        simulated=False,
+        lifeless=None,
+        hung=False,
+    )
+    search = Search(runner, "GRAD-2")
+    judge = search.look_at
+
+    def look_at(asked: Asked, **_: object) -> None:
+        looked_at.append(asked.case)
+        judge(asked)
+
+    search.look_at = look_at  # type: ignore[method-assign, assignment]  # to count
+    cases: Any = cases_for("GRAD-2", Scope())
+    with pytest.raises(Violation) as ended:
+        search.drive("it", cases.map(lambda case: Asked("GRAD-2", case)), 5)
+    assert ended.value.case == ran[0]
+    assert 1 < len(ran) <= 5
+    assert len(looked_at) < 2 * len(ran) + 5
