@@ -188,5 +188,6 @@ def simulated_evidence(
                 for rank, calls in header["calls"].items()
                 if calls is not None
             },
+            costly=header["late"],
         )
     return TrainingEvidence(case, tuple(ranks[rank] for rank in case.members), incident)

@@ -323,7 +323,8 @@ class Incident:
         statuses: Exit status of each rank whose process ended, negative for a signal; None for a
             rank that did not end but sent nonsense. A rank that is not among them hung.
         seen: How the ranks are known to hang, in words; empty if nobody could look at them.
-        costly: True if the incident cost seconds although nothing hung: the host was started anew.
+        costly: True if the incident cost seconds although no real rank hung: the host was started
+            anew, or a simulation met its deadline.
         overload: The overload of the machine in words, if that may be why ranks were silent.
     """
 

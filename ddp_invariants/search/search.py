@@ -43,7 +43,7 @@ The bound is no time, so that the smallest case does not depend on the machine's
 many ranks counts several times. Hypothesis takes at most half, and `simplest` the rest.
 """
 SHRINK_HANGS = 6
-"""Cases among them that may hang: each costs a deadline."""
+"""Cases among them that may hang if each costs a deadline."""
 RANKS_AT_ONCE = 4
 """Ranks of a case that count as one run."""
 FORWARDS_AT_ONCE = 60
@@ -268,7 +268,7 @@ class Search:
             if not self.failing:
                 seconds = time.monotonic() - self._began
                 self.sighting = Sighting(own, asked.case, seconds, self.cases[asked.rule])
-            elif own.rule == ENDS:
+            elif own.rule == ENDS and self._cost_a_deadline():
                 self._hangs_since += 1
             self.failing[asked] = own
         return own
@@ -329,6 +329,15 @@ class Search:
         needed = own.met.intersection(ALL_RULES[self.rule].needs)
         met = self.runner.places.met.get(self.rule)
         return met is None or not needed <= met
+
+    def _cost_a_deadline(self) -> bool:
+        """Return whether the last run, which did not end, took seconds.
+
+        A simulation knows at once that no rank can run.
+        """
+        evidence = self.runner.evidence
+        incident = None if evidence is None else evidence.incident
+        return not self.runner.simulated or (incident is not None and incident.costly)
 
     def _is_spent(self) -> bool:
         """Return whether the first failure is to be made no simpler."""

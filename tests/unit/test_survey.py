@@ -1,6 +1,7 @@
 """Tests of the plan of a survey: what three hundred cases meet."""
 
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,18 +10,20 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
 from conftest import TrialMaker
-from ddp_invariants.cases.case import Case, ShardCase
+from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import HarnessError
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.records.evidence import Incident
 from ddp_invariants.records.verdict import Failure, Finding, Inconclusive, Violation
 from ddp_invariants.search import confirm
 from ddp_invariants.search import search as search_module
 from ddp_invariants.search.drawing import independent
 from ddp_invariants.search.runner import Runner
 from ddp_invariants.search.scale import LARGE
-from ddp_invariants.search.search import Asked, Search
+from ddp_invariants.search.search import SHRINK_HANGS, Asked, Search
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.search.survey import Plan
 from ddp_invariants.search.trial import Options
@@ -206,3 +209,38 @@ def test_no_case_is_drawn_that_would_not_be_run(monkeypatch: pytest.MonkeyPatch)
     assert ended.value.case == ran[0]
     assert 1 < len(ran) <= 5
     assert len(looked_at) < 2 * len(ran) + 5
+
+
+@pytest.mark.parametrize("costly", [False, True])
+def test_only_hangs_that_cost_a_deadline_are_bounded(*, costly: bool) -> None:
+    """A simulation knows a deadlock at once, so that such a case becomes as small as others."""
+    failure = Failure("LIVE-1", "ranks hang", "here", "nothing")
+    ran = list[Case]()
+
+    def findings(case: Case, **_: object) -> dict[str, Finding]:
+        ran.append(case)
+        return {"LIVE-1": Finding("LIVE-1", failure=failure)}
+
+    incident = Incident("hung", {0: "it waits"}, {}, 0.0, costly=costly)
+    runner: Any = SimpleNamespace(
+        options=Options(),
+        scope=Scope(),
+        places=SimpleNamespace(simulates=lambda _: False),
+        evidence=SimpleNamespace(incident=incident),
+        findings=findings,
+        failures=lambda *_: [failure],
+        counts=lambda *_: True,
+        enter=lambda *_: None,
+        simulated=True,
+        lifeless=None,
+        hung=True,
+    )
+    layers = (Layer("linear", outputs=3, bias=True), Layer("norm"), Layer("statistics"))
+    large = replace(BASE, model=Model(5, 3 * layers), values="real", bucket_cap=1)
+    search = Search(runner, "LIVE-1")
+    with pytest.raises(Violation):
+        search.look_at(Asked("LIVE-1", large))
+    _, smallest = search.simplest()
+    assert (len(ran) == SHRINK_HANGS + 1) == costly
+    assert isinstance(smallest, TrainingCase)
+    assert (len(smallest.model.layers) == 1) != costly
