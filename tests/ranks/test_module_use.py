@@ -8,6 +8,7 @@ import pytest
 
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.situation import Situation
@@ -255,3 +256,86 @@ def test_modes_reach_the_layers_that_a_wrapper_has_wrapped_in_place(
     finding = trial.findings(CASE.with_situation(situation))["MOD-2"]
     assert finding.failure is None
     assert finding.compared
+
+
+SAVING = """
+import copy
+import torch
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+class Widens(Reference):
+    \"\"\"Saves parameters of low precision as float32; a load casts them back.\"\"\"
+
+    def state_dict(self, *args, **options):
+        state = super().state_dict(*args, **options)
+        return {
+            name: value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+            for name, value in state.items()
+        }
+
+class SavesTwice(Reference):
+    \"\"\"Holds its module a second time, and saves clones of all values.\"\"\"
+
+    def __init__(self, module, **options):
+        super().__init__(module, **options)
+        self.inner = module
+
+    def state_dict(self, *args, **options):
+        state = super().state_dict(*args, **options)
+        return {name: value.detach().clone() for name, value in state.items()}
+
+class Averages(Reference):
+    \"\"\"Saves averages of the parameters before the parameters themselves.\"\"\"
+
+    def state_dict(self, *args, **options):
+        state = super().state_dict(*args, **options)
+        averages = {f"averages.{name}": torch.full_like(value, 3) for name, value in state.items()}
+        return {**getattr(self, "averages", averages), **state}
+
+    def load_state_dict(self, state, *args, **options):
+        self.averages = {
+            name: value for name, value in state.items() if name.startswith("averages.")
+        }
+        own = {name: value for name, value in state.items() if name not in self.averages}
+        return self.forget(own, *args, **options)
+
+    def forget(self, own, *args, **options):
+        return super().load_state_dict(own, *args, **options)
+
+class ForgetsBesideAverages(Averages):
+    def forget(self, own, *args, **options):
+        pass
+"""
+"""Wrappers that save more than their module's parameters, or in another form."""
+
+
+@pytest.mark.parametrize(
+    ("name", "dtypes", "judged", "fails"),
+    [
+        ("Widens", ("float32", "bfloat16"), True, False),
+        ("Widens", ("bfloat16", "bfloat16"), False, False),
+        ("SavesTwice", ("float32", "float32"), True, False),
+        ("Averages", ("float32", "float32"), True, False),
+        ("ForgetsBesideAverages", ("float32", "float32"), True, True),
+    ],
+)
+def test_what_a_state_holds_beside_the_parameters_is_not_accused(
+    make_trial: TrialMaker,
+    tmp_path: Path,
+    name: str,
+    dtypes: tuple[Dtype, Dtype],
+    *,
+    judged: bool,
+    fails: bool,
+) -> None:
+    """Only parameters that are saved as they are tell anything; a load must reach these."""
+    path = tmp_path / "saving.py"
+    path.write_text(SAVING)
+    layers = tuple(Layer("linear", 2, dtype=dtype) for dtype in dtypes)
+    case = replace(CASE, model=Model(2, layers), situations=(ModuleUse(("states",)),))
+    findings = make_trial(ddp=f"{path}:{name}", scope=Scope()).findings(case)
+    assert (findings["MOD-4"].failure is not None) == fails, findings["MOD-4"].unjudged
+    assert (findings["MOD-4"].compared > 0) == judged
+    if not fails:
+        assert _failures(findings) == {}
+        assert findings["PARAM-3"].compared

@@ -67,7 +67,9 @@ class ModuleUse(Effect):
         step = stepper.position.step
         if "states" in self.uses and step == 1:
             stepper.position.phase = "the exchange of its state before it"
-            self._note("states", step, *_exchanged(stepper))
+            got, expected = _exchanged(stepper)
+            if expected:
+                self._note("states", step, got, expected)
         if "copies" in self.uses and step == 1:
             stepper.position.phase = "the training of a copy before it"
             inputs = stepper.program.batch(indices, step)[0]
@@ -302,13 +304,15 @@ def _train_copy(module: Replica, inputs: Tensor) -> list[str]:
 def _exchanged(stepper: "Stepper") -> tuple[list[str], list[str]]:
     """Load zeros for the wrapper's parameters, and then its own state.
 
-    What else a state has is left as it is: a wrapper may add entries, or broadcast buffers.
+    What else a state has is left as it is: a wrapper may add entries, or broadcast buffers. So are
+    parameters that it saves in another form, such as those of low precision.
 
     Returns:
-        The parameters that the wrapper saves after each of both, and those that were loaded.
+        The parameters that the wrapper saves after each of both, and those that were loaded; none
+        if a right wrapper may save every one of them in another form.
 
     Raises:
-        NotImplementedError: The state does not hold all parameters as they are.
+        NotImplementedError: The wrapper has no state that holds a parameter of float32 as it is.
     """
     declared, trained = stepper.setup.declared, stepper.trained
     if declared.zero == SHARDED or declared.main:
@@ -317,18 +321,58 @@ def _exchanged(stepper: "Stepper") -> tuple[list[str], list[str]]:
         raise NotImplementedError("the wrapper saves and loads no state")
     own = deepcopy(trained.wrapped.state_dict())
     parameters = dict(stepper.twin.module.named_parameters(remove_duplicate=False))
-    prefix = _prefix(list(own), next(iter(parameters)))
+    held = _held(own, parameters)
+    if not any(held.values()):
+        if any(parameter.dtype == torch.float32 for parameter in parameters.values()):
+            raise NotImplementedError("the state holds no parameter as it is")
+        return [], []
     zeros = deepcopy(own)
-    for name, parameter in parameters.items():
-        saved = zeros.get(prefix + name)
-        if type(saved) not in (Tensor, nn.Parameter) or _form(saved) != _form(parameter):
-            raise NotImplementedError(f"the state does not hold {name} as it is")
-        saved.zero_()
+    for prefix, names in held.items():  # A state may hold a module twice, or averages beside it.
+        for name in names:
+            zeros[prefix + name].zero_()
+    prefix = _of_the_module(own, held, trained.replica)
     got, expected = list[str](), list[str]()
     for loaded, state in (("zeros", zeros), ("its own state", own)):
         for into, each in ((expected, state), (got, _loaded(trained.wrapped, state))):
-            into += [f"{name} after {loaded}: {_begun(each[prefix + name])}" for name in parameters]
+            into += [
+                f"{name} after {loaded}: {_begun(each[prefix + name])}" for name in held[prefix]
+            ]
     return got, expected
+
+
+def _held(state: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return the parameters that a state holds as they are, by what stands before their names."""
+    first = next(iter(parameters))
+    prefixes = [key.removesuffix(first) for key in state if f".{key}".endswith(f".{first}")]
+    return {
+        prefix: [
+            name
+            for name, parameter in parameters.items()
+            if _has_the_form(state.get(prefix + name), parameter)
+        ]
+        for prefix in prefixes
+    }
+
+
+def _of_the_module(state: Mapping[str, Any], held: dict[str, list[str]], module: nn.Module) -> str:
+    """Return what stands before the names of the module's own parameters in a state.
+
+    It is what first stands before values that the module has now, or before any if none has them.
+    """
+    named = module.named_parameters(remove_duplicate=False)
+    own = {name: parameter.detach() for name, parameter in named}
+    filled = [prefix for prefix, names in held.items() if names]
+    return next(
+        (
+            prefix
+            for prefix in filled
+            if all(
+                name in own and described(state[prefix + name].detach()) == described(own[name])
+                for name in held[prefix]
+            )
+        ),
+        filled[0],
+    )
 
 
 def _begun(tensor: Tensor) -> str:
@@ -337,8 +381,11 @@ def _begun(tensor: Tensor) -> str:
     return described(tensor) + first
 
 
-def _form(tensor: Tensor) -> tuple[torch.Size, torch.dtype]:
-    return tensor.shape, tensor.dtype
+def _has_the_form(saved: Any, parameter: Tensor) -> bool:
+    return type(saved) in (Tensor, nn.Parameter) and (saved.shape, saved.dtype) == (
+        parameter.shape,
+        parameter.dtype,
+    )
 
 
 def _loaded(wrapped: Any, state: Mapping[str, Any]) -> Mapping[str, Any]:
