@@ -158,12 +158,13 @@ class _Asker:
         if case is None or self._runner.hung:
             return None
         if case not in self._known:
-            if self._has_asked_enough(case) or not _fits(self._runner, case):
+            if self.has_asked_enough(case) or not _fits(self._runner, case):
                 return None
             self._known[case] = self._run(case)
         return self._known[case]
 
-    def _has_asked_enough(self, case: Case) -> bool:
+    def has_asked_enough(self, case: Case) -> bool:
+        """Return whether no more cases of this kind are run for the violation."""
         trains = isinstance(case, TrainingCase)  # Samplers are asked without ranks.
         really = self._runner.ledger.ran[str(self._runner.pool.backend)] if trains else 0
         return len(self._known) >= _CASES or really >= _REAL_CASES
@@ -328,6 +329,8 @@ def _fails_in_some_size(asker: _Asker, case: Case) -> bool | None:
         fails = asker.fails(wider)
         if fails:
             return True
+        if fails is None and asker.has_asked_enough(wider):
+            return None
         answer = answer if fails is None else fails
     return answer
 
