@@ -56,10 +56,10 @@ def of_sampler(
         described: The answer of `Pool.describe`.
         max_world_size: The largest number of ranks that a probe may need.
     """
-    lacking, declared = (
-        frozenset(described["lacks"]),
-        declare(SamplerDeclarations, described["declares"]),
-    )
+    declared = declare(SamplerDeclarations, described["declares"])
+    # A stream without end has no epoch of which a rest, or a worker's part, could be told.
+    of_epochs = frozenset({"resume", "elastic", "workers"} if _is_endless(declared) else ())
+    lacking = frozenset(described["lacks"]) | of_epochs
     probed = list[Probed]()
     scope = Scope(max_world_size, lacking, sampler=declared)
     for name in SAMPLING:
@@ -76,7 +76,7 @@ def of_sampler(
         if any(probe.words.startswith("LIVE-1: the process") for probe in probed):
             probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             continue
-        evidence = pool.shards(SAMPLER_CASES[name], sampler)
+        evidence = pool.shards(_fitted(SAMPLER_CASES[name], declared), sampler)
         if evidence.incident is not None:
             probed.append(
                 Probed(
@@ -114,6 +114,16 @@ def of_sampler(
         standing = Standing.WRONG if failure else Standing.RIGHT
         probed.append(Probed(name, standing, in_words(failure), excused))
     return tuple(probed)
+
+
+def _fitted(case: ShardCase, declared: SamplerDeclarations) -> ShardCase:
+    """Return a probe as the cases of a session are: a stream without end has no padding."""
+    whole = replace(case, data=replace(case.data, drop_last=True))
+    return whole if _is_endless(declared) else case
+
+
+def _is_endless(declared: SamplerDeclarations) -> bool:
+    return declared.padding == "endless"
 
 
 def _repeats(evidence: ShardEvidence) -> bool:

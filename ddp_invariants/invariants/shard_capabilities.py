@@ -12,7 +12,7 @@ from ddp_invariants.invariants.diagnosis import resumption
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.draws import ShardDraws
-from ddp_invariants.invariants.exclusions import Exclusion, lacks
+from ddp_invariants.invariants.exclusions import ENDLESS, Exclusion, lacks
 from ddp_invariants.invariants.orders import not_sent_by_the_first
 from ddp_invariants.invariants.resumed import (
     conditions,
@@ -121,7 +121,7 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     applies="capability",
     draws=ShardDraws(saved=True),
     exhausted=True,
-    excluded=(lacks("cannot continue from a saved state", "resume"),),
+    excluded=(lacks("cannot continue from a saved state", "resume"), ENDLESS),
     after="SHARD-8",
     script=Script(checks=("resumption",)),
 )
@@ -167,7 +167,7 @@ def resumed_with_the_rest(view: ShardView, tally: Tally) -> Failure | None:
     source="the documentation of torch.utils.data.IterableDataset: each worker gets a copy of the dataset",
     applies="capability",
     draws=ShardDraws(worked=True),
-    excluded=(lacks("divides no samples among DataLoader workers", "workers"),),
+    excluded=(lacks("divides no samples among DataLoader workers", "workers"), ENDLESS),
     after="SHARD-9",
     script=Script(checks=("workers",)),
 )

@@ -2,9 +2,11 @@
 
 import contextlib
 import ctypes
+import os
 import resource
 import signal
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +37,25 @@ def bound_memory() -> None:
 
 class Exceeded(BaseException):
     """The processor time of `bounded` is used up. No `except Exception` catches it."""
+
+
+def ends_in_time(call: Callable[[], object], seconds: int) -> bool:
+    """Return whether a call ends within some seconds of processor time, as a forked child shows.
+
+    A loop in C ends at no signal that Python handles, but the child can be killed. What the call
+    returns or raises is lost.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Other threads may hold locks.
+        child = os.fork()
+    if not child:
+        try:
+            signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+            call()
+        finally:
+            os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
 
 
 @contextlib.contextmanager

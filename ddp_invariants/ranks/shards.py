@@ -15,7 +15,10 @@ from ddp_invariants.ranks.training.recorder import exception_data, warned
 
 
 def _impossible(world_size: int) -> dict[str, tuple[int, int]]:
-    """Return arguments that no sampler can serve: their description to (world size, rank)."""
+    """Return arguments that no sampler can serve: their description to (world size, rank).
+
+    One that is a sampler's own default is not tried: it stands for no argument.
+    """
     return {
         "rank below 0": (world_size, -1),
         "rank equal to world size": (world_size, world_size),
@@ -59,6 +62,11 @@ def shards(
             else {
                 description: _refusal(case, make, world_size, rank)
                 for description, (world_size, rank) in _impossible(case.world_size).items()
+                if not (
+                    make.is_default("rank", rank)
+                    if world_size == case.world_size
+                    else make.is_default("world_size", world_size)
+                )
             }
         )
         dealt = _dealt(case, make, disturb, ranks or range(case.world_size))

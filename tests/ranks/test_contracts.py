@@ -8,10 +8,15 @@ import pytest
 from conftest import TrialMaker
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
+from ddp_invariants.discovery.result import Standing
+from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.implementation.spec import Sampler
-from ddp_invariants.invariants import judge
+from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.proof.catalogue import all_entries
 from ddp_invariants.records.verdict import Inconclusive, NotJudged, violation_class
+from ddp_invariants.situations.asking.from_the_group import FromTheGroup
+from ddp_invariants.situations.asking.vast import Vast
 
 SAMPLERS = """
 import itertools
@@ -154,3 +159,43 @@ def test_items_that_are_dicts_show_their_sample(pool: Pool, tmp_path: Path) -> N
     sampler = Sampler(f"{tmp_path}/samplers.py:Items", declares={"padding": "none"})
     (answer, _) = pool.shards(ShardCase(world_size=2, data=Data(samples=5)), sampler).answers
     assert answer["shards"] == [[[0, 2, 4], [1, 3]]]
+
+
+RIGHT = [entry.target for entry in all_entries() if entry.module == "contracts"]
+
+
+@pytest.mark.parametrize("target", RIGHT, ids=lambda target: target.partition(":")[2])
+def test_no_contract_of_its_own_is_accused(pool: Pool, make_trial: TrialMaker, target: str) -> None:
+    """Every probe of a right sampler holds or is not offered, and no drawn case fails."""
+    sampler = Sampler(target)
+    probes = of_sampler(pool, sampler, pool.describe(sampler), 4)
+    assert {probe.standing for probe in probes} <= {Standing.RIGHT, Standing.ABSENT}
+    trial = make_trial(sampler=target)
+    rules = [rule.id for rule in ALL_RULES.values() if rule.is_about_samplers]
+    surveyed = trial.survey(rules, 40)
+    assert surveyed.sighting is None
+    assert surveyed.cases == 40
+    assert trial.ledger["SHARD-1"].judged
+    assert trial.ledger["SHARD-4"].judged
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("TurnsTheRest", ShardCase(2, Data(7, 2, True), (0, 1))),
+        ("Curriculum", ShardCase(2, Data(20, 2, False), (0, 1))),
+        ("RepeatsTenTimes", ShardCase(1, Data(190, 2, True), (0, 1))),
+        ("DrawnByWeight", ShardCase(2, Data(20, 2, False), (0, 1))),
+        ("SkipsToItsBlock", ShardCase(2, Data(20, 2, False), (0, 1), situations=(Vast(),))),
+        ("NoneIsNotSharded", ShardCase(2, Data(20), situations=(FromTheGroup(),))),
+        ("MinusOneIsNoRank", ShardCase(2, Data(7))),
+    ],
+)
+def test_what_only_some_cases_show_is_not_accused(
+    make_trial: TrialMaker, name: str, case: ShardCase
+) -> None:
+    """Each of these cases was once a violation."""
+    trial = make_trial(sampler=f"ddp_invariants.faults.contracts:{name}", scope=None)
+    findings = trial.findings(trial.scope.fit_shards(case))
+    assert trial.failures(findings, case) == []
+    assert findings["SHARD-1"].compared

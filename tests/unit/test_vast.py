@@ -85,8 +85,8 @@ def test_a_sampler_with_a_list_of_all_indices_is_judged_by_its_length(sampler: s
     for case in CASES:
         answer, failure = failed(sampler, case)
         assert failure is None
-        assert {tuple(indices) for indices, _ in answer["got"]} == {()}
-        assert all(length for _, length in answer["got"])
+        assert {tuple(indices) for indices, *_ in answer["got"]} == {()}
+        assert all(length for _, length, _ in answer["got"])
         assert set(answer["raised"]) == {""}
 
 
@@ -141,7 +141,8 @@ def test_a_fault_shows_for_a_vast_dataset_alone(fault: str, reason: str) -> None
 def test_the_reason_says_what_does_not_fit(got: list[list[list[int]]], reason: str) -> None:
     """One index is padding: 2^40 - 1 samples are dealt to two ranks."""
     case = ShardCase(2, Data(4), situations=(Vast(LENGTH),))
-    failure = judge(asked(case, got))["SHARD-4"].failure
+    ended = [[*lists, []] for lists in got]
+    failure = judge(asked(case, ended))["SHARD-4"].failure
     assert (failure is not None) == bool(reason)
     assert failure is None or (reason in failure.got and "vast=1099511627775" in failure.where)
 

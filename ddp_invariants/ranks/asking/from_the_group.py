@@ -1,5 +1,7 @@
 """Rank and world size from the process group (`situations.asking.from_the_group`)."""
 
+from dataclasses import replace
+
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.asking.way import Asked, in_last_epoch, way
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
@@ -15,4 +17,7 @@ def from_the_group(
     if not make.place:
         return None
     other = make.called(without=make.place, asks=True)
-    return Asked([in_last_epoch(case, other, rank).indices()])
+    got = in_last_epoch(case, other, rank).indices()
+    alone = in_last_epoch(replace(case, world_size=1, situations=()), make, 0).indices()
+    # Without its rank, a sampler may be documented to yield all samples.
+    return Asked([got], [got] if got == alone else None)

@@ -180,6 +180,12 @@ class SamplerMaker:
             value in each.names for each in self.calculated.values()
         )
 
+    def is_default(self, value: str, number: int) -> bool:
+        """Return whether a number is the default of the argument that takes a value of the case."""
+        name = self.names.get(value)
+        default = None if name is None else self.parameters[name].default
+        return isinstance(default, int) and default == number
+
     def describe(self) -> Description:
         """Return what the controller may draw for the sampler, and the lines it prints."""
         # A value that the user fixed is not drawn.
