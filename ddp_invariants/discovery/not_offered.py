@@ -24,6 +24,9 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
         # A gradient left from the last sum may be summed again or not, depending on the hooks. No
         # declaration says which is meant.
         lacking |= {"never_zeroed", "retained"}
+    if declared.gradients == "owner":
+        # Likewise the mean that only its owner has left.
+        lacking |= {"never_zeroed"}
     return lacking
 
 

@@ -198,4 +198,5 @@ class NoneIsNotSharded(_Dealt):
     ) -> None:
         if (num_shards is None) != (shard_id is None):
             raise ValueError("num_shards and shard_id are given together")
-        super().__init__(dataset, num_shards or 1, shard_id or 0, shuffle, seed)
+        shards = 1 if num_shards is None else num_shards
+        super().__init__(dataset, shards, shard_id or 0, shuffle, seed)

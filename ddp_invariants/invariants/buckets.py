@@ -1,8 +1,8 @@
 """The buckets in which gradients are reduced: their number, their order and their sizes."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from ddp_invariants.cases.formats import ITEM_SIZE, PARTS
+from ddp_invariants.cases.formats import ITEM_SIZE, PARTS, ROUNDOFF
 from ddp_invariants.invariants.rule import (
     Tally,
 )
@@ -41,10 +41,12 @@ def reductions(evidence: RankEvidence, step: int) -> list[Call]:
     return [
         call
         for call in evidence.calls
-        if call.kind in _REDUCTIONS
-        and began <= call.launched <= ended
-        and not call.dtype.startswith(("int", "uint", "bool"))
+        if began <= call.launched <= ended and _may_carry_gradients(call)
     ]
+
+
+def _may_carry_gradients(call: Call) -> bool:
+    return call.kind in _REDUCTIONS and not call.dtype.startswith(("int", "uint", "bool"))
 
 
 def buckets(evidence: RankEvidence, step: int) -> list[Call]:
@@ -52,16 +54,49 @@ def buckets(evidence: RankEvidence, step: int) -> list[Call]:
 
     A reduction holds flags if it has as many elements as there are gradients, and if the other
     reductions have exactly the elements of the gradients. Padded buckets may imitate that: a judge
-    accuses nobody whose sums are right with the flags counted.
+    accuses nobody whose sums are right with the flags counted. Likewise reductions hold buffers if
+    they have the buffers' elements.
     """
     sums = [call for call in reductions(evidence, step) if call.operation in _OF_GRADIENTS]
     gradients = evidence.at("reduced", step)
     sizes = [slot.numbers for slot in gradients.layout.slots if slot.dtype] if gradients else []
     flags = [call for call in sums if call.elements == len(sizes)]
     rest = [call for call in sums if len(flags) != 1 or call is not flags[0]]
-    # Complex gradients travel as they are or as their parts.
-    numbers = sum(call.elements * (1 + (call.dtype in PARTS)) for call in rest)
-    return rest if numbers == sum(sizes) else sums
+    held = evidence.at("left buffers", step)
+    buffers = [slot.numbers for slot in held.layout.slots if slot.dtype in ROUNDOFF] if held else []
+    if _numbers(rest) == sum(sizes):
+        return rest
+    for candidate in (_without(sums, buffers), _without(sums, [sum(buffers)])):
+        # Each gradient may travel with a flag.
+        if buffers and _numbers(candidate) in (sum(sizes), sum(sizes) + len(sizes)):
+            return candidate
+    return sums
+
+
+def _numbers(calls: Iterable[Call]) -> int:
+    """Return the real numbers in reductions; complex gradients travel as they are or as parts."""
+    return sum(call.elements * (1 + (call.dtype in PARTS)) for call in calls)
+
+
+def _without(calls: list[Call], sizes: list[int]) -> list[Call]:
+    """Return some reductions without one of each size, the last ones first."""
+    left, kept = [*sizes], list[Call]()
+    for call in reversed(calls):
+        if call.elements in left:
+            left.remove(call.elements)
+        else:
+            kept.append(call)
+    return kept[::-1]
+
+
+def sums_in_parts(evidence: RankEvidence, members: Collection[int]) -> bool:
+    """Return whether a rank sums floating-point numbers over a part of the ranks."""
+    return any(
+        _may_carry_gradients(call)
+        for group, calls in zip(evidence.groups, evidence.sent, strict=False)
+        if {*group} != {*members}
+        for call in calls
+    )
 
 
 def reductions_per_step(evidence: TrainingEvidence) -> list[int]:

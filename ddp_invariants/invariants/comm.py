@@ -2,7 +2,7 @@
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import Perturbation
-from ddp_invariants.invariants.buckets import buckets, nbytes, wrongly_filled
+from ddp_invariants.invariants.buckets import buckets, nbytes, sums_in_parts, wrongly_filled
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import UNBUCKETED, Exclusion, lacks
 from ddp_invariants.invariants.observed import require_observed
@@ -60,6 +60,9 @@ def _require_plain_steps(view: EvidenceView) -> None:
             "sparse gradients are not sent in buckets": case.sparse,
             "an action between steps may change the buckets": bool(case.between_steps),
             "a second wrapper communicates as well": case.get(SecondWrapper) is not None,
+            "ranks sum in parts of the group": any(
+                sums_in_parts(rank, case.members) for rank in view.evidence.ranks
+            ),
         }
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.layers import Model
-from ddp_invariants.invariants.compare import number, outside, unlike
+from ddp_invariants.invariants.compare import apart, number, outside, unlike
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.recorded import flat_by_name
@@ -244,7 +244,8 @@ def different_parameters_at_the_end(view: EvidenceView, tally: Tally) -> Failure
     left = view.of_rank(last, "updated", case.steps - 1)
     for rank, tensors in enumerate(view.every_rank("joined")):
         tally.compared += sum(tensors.layout.sizes)
-        difference = unlike(left, tensors, f"rank {last} held after the last step")
+        # They may be broadcast as a sum to which all other ranks add zero.
+        difference = apart(left, tensors, f"rank {last} held after the last step")
         if difference is not None:
             return Failure(
                 "GRAD-11",

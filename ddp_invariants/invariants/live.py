@@ -4,6 +4,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
+
 from ddp_invariants.cases.program import BetweenStepsKind, InjectedFailure
 from ddp_invariants.invariants import buf, grad, param, rng
 from ddp_invariants.invariants.crashes import crash, crash_of, read
@@ -27,6 +29,8 @@ from ddp_invariants.records.verdict import Failure
 _SOURCE = "no document: every program should end, and a caught exception should do no harm"
 
 
+_DIVERGED = 0.25
+"""The power of the largest number of a format above which a next step may exceed that number."""
 ENDS = "LIVE-1"
 """The rule whose failure leaves every other rule without evidence."""
 
@@ -86,6 +90,7 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         view.noted("updated", 0) is not None
         and view.case.poison is None
         and view.case.injected_failure is None
+        and not _may_diverge(view)
     ):
         return Failure(
             "LIVE-1",
@@ -445,3 +450,18 @@ def steps_after_other_actions_are_right(view: EvidenceView, tally: Tally) -> Fai
         if action.kind in INTERLUDES and action.step in done
     }
     return None
+
+
+def _may_diverge(view: EvidenceView) -> bool:
+    """Return whether the numbers of a run are so large that a step may exceed their format.
+
+    An implementation may refuse gradients that are not finite.
+    """
+    for rank in view.evidence.ranks:
+        for (moment, _), tensors in rank.tensors.items():
+            if moment in ("local", "reduced", "updated"):
+                most_P = view.form(tensors.layout).largest ** _DIVERGED
+                # A comparison with NaN is false.
+                if not (np.abs(tensors.values_P) <= most_P).all():
+                    return True
+    return False

@@ -3,7 +3,6 @@
 import numpy as np
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.dtypes import DTYPES
 from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants.compare import apart, outside, parted
 from ddp_invariants.invariants.diagnosis import updates
@@ -154,6 +153,17 @@ def _between_passes(case: TrainingCase) -> dict[str, bool]:
     }
 
 
+def require_own_gradients(view: EvidenceView) -> None:
+    """Insist that what the program does to gradients reaches those that the optimizer uses.
+
+    Raises:
+        Unjudged: The program clips or scales `.grad`, and some gradients lie in `.main_grad`.
+    """
+    altered = view.case.clip is not None or view.case.scaler is not None
+    if altered and any("gradients" in rank.driven for rank in view.evidence.ranks):
+        raise Unjudged("the program clips or scales .grad, and gradients lie in .main_grad")
+
+
 @training.rule(
     "PARAM-3",
     "Every step moves the parameters as single-process training on the global batch does.",
@@ -214,6 +224,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         **_between_passes(view.case),
         TWO_RANKS: view.case.world_size > 1,
     }
+    require_own_gradients(view)
     for step in view.steps("updated"):
         if step and (failure := _moved_between(view, tally, step)) is not None:
             return failure
@@ -300,15 +311,17 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
             "another order": bool(case.recast),
             "a sparse gradient may be subtracted entry by entry, or as one sum": case.sparse,
             "gradients that are not cleared may be added to the sum of a step's gradients": (
-                view.declared.gradients == "hidden"
-                and case.zero_grad == "never"
-                and case.accumulation > 1
+                case.zero_grad == "never" and case.accumulation > 1
             ),
-            "gradients of low precision may be added in a wider format, and are then rounded "
-            "once": (
+            "gradients may be added in a wider format, and are then rounded once": (
                 case.accumulation > 2
-                and _is_hidden_or_elsewhere(view)
-                and any(DTYPES[layer.dtype].low for layer in case.model.layers)
+            ),
+            "the norm of gradients may be added up in another order": case.clip is not None,
+            "an optimizer of its own may compute the same in other steps": (
+                view.declared.optimizer == "own" and case.optimizer.kind != "sgd"
+            ),
+            "fused kernels round by an element's place, which a flat buffer moves": (
+                case.optimizer.kernels == "fused"
             ),
         }
     )
@@ -328,11 +341,6 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
                 difference.words,
             )
     return None
-
-
-def _is_hidden_or_elsewhere(view: EvidenceView) -> bool:
-    """Return whether a step's gradients are added up elsewhere than in `.grad`."""
-    return view.declared.gradients == "hidden" or "gradients" in view.evidence.ranks[0].driven
 
 
 @training.rule(
@@ -421,6 +429,7 @@ def every_rank_skips_the_same_steps(view: EvidenceView, tally: Tally) -> Failure
     plan = view.case.scaler
     if plan is None:
         raise NotAbout("no loss scaler")
+    require_own_gradients(view)
     scale, made_in_a_row, met = (
         view.scale(0),
         0,

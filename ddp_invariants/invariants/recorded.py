@@ -422,7 +422,8 @@ class RecordedTraining:
                 self.every_rank("reduced", step),
                 frozenset.intersection(*self.unused(step)),
             )
-            names |= nowhere - reduced[0].by_name.keys()
+            # Perhaps its owner alone has a gradient.
+            names |= nowhere.difference(*(tensors.by_name for tensors in reduced))
         if not names:
             return None
         return np.repeat([slot.name in names for slot in layout.slots], layout.sizes)

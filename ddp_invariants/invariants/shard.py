@@ -258,7 +258,7 @@ def shards_are_determined(view: ShardView, tally: Tally) -> Failure | None:
     source=SOURCE,
     applies="capability",
     draws=ShardDraws(least_samples=CHANCE_FREE, few=True),
-    excluded=(lacks("cannot shuffle", "shuffle"), ENDLESS, OWN_CONTRACT),
+    excluded=(lacks("cannot shuffle", "shuffle"), ENDLESS),
     after="MEM-1",
     script=Script(checks=("epochs",)),
     level="core",
@@ -273,6 +273,8 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     data = view.case.data
     if data.shuffle and data.samples < CHANCE_FREE:
         raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
+    if not data.shuffle and view.declared.padding == "own":
+        raise NotAbout("a contract of its own may choose other samples in each epoch")
     for (epoch, shards), (other_epoch, other_shards) in combinations(view.epochs, 2):
         if epoch == other_epoch or (data.shuffle and may_repeat(data.samples, shards)):
             continue

@@ -10,6 +10,7 @@ from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Moment
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.own_buffers import OwnBuffers
 
 _SOURCE = (
     "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict"
@@ -70,9 +71,12 @@ def _of_names(view: EvidenceView, tally: Tally) -> Failure | None:
         for saved in evidence.saved:
             tally.compared += len(saved)
             # Accept any prefix for the module, and any additional entries of the wrapper.
-            prefix = next((name[: -len(first)] for name in saved if name.endswith(first)), None)
-            missing = sorted(names - {name.removeprefix(prefix or "") for name in saved})
-            if prefix is None or missing or _repeats(prefix):
+            prefixes = [name[: -len(first)] for name in saved if name.endswith(first)]
+            if not any(
+                names <= {name.removeprefix(prefix) for name in saved if name.startswith(prefix)}
+                and not _repeats(prefix)
+                for prefix in prefixes
+            ):
                 return Failure(
                     "STATE-1",
                     "a saved state has other names than the module's",
@@ -93,6 +97,8 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Compare the loaded values with those that the previous step left."""
     view.every_rank("restored", step)
     forwards = any(action.step == step and action.evaluates for action in view.case.between_steps)
+    # A load may broadcast the first rank's buffers, as the next forward would.
+    broadcast = view.case.get(OwnBuffers) is None
     for kind, left, loaded in _KEPT:
         # An extra forward moves or broadcasts the buffers before they are saved.
         if left == "left buffers" and forwards:
@@ -107,6 +113,10 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
             difference = parted(
                 before[rank], after[rank], "it was saved as", view.case.model.unsaved
             )
+            if difference is not None and broadcast and left == "left buffers":
+                difference = parted(
+                    before[0], after[rank], "rank 0 saved it as", view.case.model.unsaved
+                )
             if difference is not None:
                 return Failure(
                     "STATE-1",

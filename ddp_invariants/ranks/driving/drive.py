@@ -228,10 +228,10 @@ class Drive:
         is unused, or frozen.
         """
         main: Tensor | None = getattr(parameter, "main_grad", None)
-        own = parameter.grad is not None or id(parameter) in self._have_own
-        return (
-            parameter.grad if main is None or own else main.view_as(parameter).to(parameter.dtype)
-        )
+        if main is None or parameter.grad is not None or id(parameter) in self._have_own:
+            return parameter.grad
+        self.driven["gradients"] = "in .main_grad"
+        return main.view_as(parameter).to(parameter.dtype)
 
     def clip(self, wrapped: Any, _optimizer: Any, norm: float) -> object:
         own = getattr(wrapped, "clip_grad_norm_", None)
@@ -292,7 +292,6 @@ class Drive:
         for parameter in self.replica.parameters():
             gradient = self._gradient(parameter)
             if parameter.grad is None and gradient is not None:
-                self.driven["gradients"] = "in .main_grad"
                 parameter.grad = gradient.clone()
                 lent.append(parameter)
         return lent

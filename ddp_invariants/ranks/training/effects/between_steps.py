@@ -97,7 +97,12 @@ def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
         dtype = dtypes.get(id(tensor))
         if dtype is None:
             return tensor
-        return tensor.to(dtype) if dtype != torch.float64 else tensor.real.contiguous()
+        # A tensor of one element calls itself contiguous, whatever its strides.
+        return (
+            tensor.to(dtype)
+            if dtype != torch.float64
+            else tensor.real.clone(memory_format=torch.contiguous_format)
+        )
 
     if isinstance(trained.wrapped, nn.Module) and (
         stepper.setup.declared.zero == SHARDED

@@ -148,25 +148,34 @@ def _names(wrapped: Any, module: nn.Module) -> list[str]:
 
     A wrapper may save the module's own state, and so have a prefix in its other lists alone.
     """
-    first = next(name for name, _ in module.named_parameters())
     parameters = [name for name, _ in wrapped.named_parameters()]
     buffers, state = [name for name, _ in wrapped.named_buffers()], list(wrapped.state_dict())
-    prefix, of_state = _prefix(parameters, first), _prefix(state, first)
+    own = [name for name, _ in module.named_parameters()]
+    prefix, of_state, kept = _prefix(parameters, own), _prefix(state, own), {*module.state_dict()}
     return [
         f"{kind}: {name.removeprefix(before)}"
         for kind, names, before in (
             ("parameters", parameters, prefix),
             ("buffers", buffers, prefix),
-            ("the state", state, of_state),
+            # A wrapper may save more than the module has.
+            (
+                "the state",
+                [name for name in state if name.removeprefix(of_state) in kept],
+                of_state,
+            ),
         )
         for name in names
         if name.startswith(before)
     ]
 
 
-def _prefix(names: list[str], first: str) -> str:
-    """Return what stands before the name of the module's first parameter in a list."""
-    return next((name.removesuffix(first) for name in names if name.endswith(first)), "")
+def _prefix(names: list[str], own: list[str]) -> str:
+    """Return what stands before most names of the module's parameters in a list."""
+    return max(
+        (name.removesuffix(own[0]) for name in names if name.endswith(own[0])),
+        key=lambda prefix: len({*names}.intersection(prefix + name for name in own)),
+        default="",
+    )
 
 
 def _modes(wrapped: Any, parts: dict[str, nn.Module]) -> list[str]:

@@ -1,0 +1,267 @@
+"""Right wrappers that some rule has accused; each says what is special about it."""
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from ddp_invariants.faults._start import broadcast
+from ddp_invariants.faults.uneven import Joins
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+LOW = (torch.bfloat16, torch.float16)
+
+
+class SavesErrors(Reference):
+    """The state also holds an error of compression for each parameter that is trained."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        self.error = {
+            f"error.{name}": torch.zeros_like(parameter)
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+
+    def state_dict(self, **options: Any) -> Any:
+        """Return the state."""
+        return {**super().state_dict(**options), **self.error}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state."""
+        for name, error in self.error.items():
+            error.copy_(state_dict[name])
+        own = {name: value for name, value in state_dict.items() if name not in self.error}
+        return super().load_state_dict(own, strict, assign)
+
+
+class SavesASteps(Reference):
+    """The state is the module's own, without a prefix, and the number of steps."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        self.steps = torch.zeros((), dtype=torch.int64)
+
+    def state_dict(self, **options: Any) -> Any:
+        """Return the state."""
+        return {**self.module.state_dict(**options), "steps_made": self.steps.clone()}
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state."""
+        own = {**state_dict}
+        self.steps.copy_(own.pop("steps_made"))
+        return self.module.load_state_dict(own, strict, assign)
+
+
+class BroadcastsWhatItLoads(Reference):
+    """After a load, the first rank's parameters and buffers go to all ranks, as on wrapping."""
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state."""
+        loaded = super().load_state_dict(state_dict, strict, assign)
+        self._broadcast_state([*self.module.parameters(), *self.module.buffers()])
+        return loaded
+
+
+class BuffersAfterBackward(Reference):
+    """The first rank's buffers go to all ranks after each reduction, and not before a forward."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Run the module."""
+        kept, self.broadcast_buffers = self.broadcast_buffers, False
+        try:
+            return super().forward(*inputs, **named)
+        finally:
+            self.broadcast_buffers = kept
+
+    def _finish(self) -> None:
+        super()._finish()
+        if self.broadcast_buffers:
+            self._broadcast_state(self.module.buffers())
+
+
+class AveragesBuffers(Reference):
+    """Floating-point buffers are averaged at the end of a backward, others are the first rank's."""
+
+    def __init__(self, module: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, bucket_cap_mb=bucket_cap_mb, broadcast_buffers=False)
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        super()._finish()
+        for buffer in self.module.buffers():
+            if buffer.is_floating_point():
+                flat = buffer.clone(memory_format=torch.contiguous_format)
+                dist.all_reduce(flat)
+                buffer.copy_(flat / dist.get_world_size())
+            else:
+                self._broadcast_state([buffer])
+
+
+class RefusesWhatIsNotFinite(Reference):
+    """Every rank raises if a reduced gradient is not finite."""
+
+    def finish_gradient_synchronization(self) -> None:
+        """Check what was reduced."""
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+                raise FloatingPointError(f"the gradient of {name} is not finite")
+
+
+class ReducesInPairs(Reference):
+    """From four ranks on, pairs of ranks sum, then the first ranks of the pairs."""
+
+    def __init__(self, module: nn.Module, bucket_cap_mb: float = 25.0) -> None:
+        super().__init__(module, bucket_cap_mb=bucket_cap_mb)
+        ranks = [*range(dist.get_world_size())]
+        self.pair: Any = None
+        if len(ranks) >= 4:
+            pairs = [ranks[first : first + 2] for first in range(0, len(ranks), 2)]
+            groups = [dist.new_group(pair) for pair in pairs]
+            first = dist.new_group([pair[0] for pair in pairs])
+            rank = dist.get_rank()
+            self.pair = (groups[rank // 2], None if rank % 2 else first)
+
+    def _launch(self, bucket: Any) -> None:
+        if self.pair is None or bucket.work is not None:
+            super()._launch(bucket)
+            return
+        bucket.flat = self._packed(bucket)
+        pair, first = self.pair
+        dist.reduce(bucket.flat, group=pair, group_dst=0)
+        if first is not None:
+            dist.all_reduce(bucket.flat, group=first)
+        bucket.work = dist.broadcast(bucket.flat, group=pair, group_src=0, async_op=True)
+
+
+class ClipsByAFlatNorm(Reference):
+    """Gradients are clipped by the norm of all of them, laid end to end."""
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, norm: float) -> Tensor:
+        """Clip all gradients, and return their norm."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        own: Tensor = torch.linalg.vector_norm(torch.cat([g.reshape(-1) for g in gradients]))
+        for gradient in gradients:
+            gradient.mul_((norm / (own + 1e-6)).clamp(max=1.0))
+        return own
+
+
+class SumsBesideTheGradient(nn.Module):
+    """A step's gradients are added up beside `.grad`, and their mean is added to `.grad`."""
+
+    declares: ClassVar = {"unsupported": ("unused", "freeze", "unfreeze", "assign", "sparse")}
+    format: ClassVar[torch.dtype | None] = None
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module, self.quiet, self.queued = module, False, False
+        self.sums: dict[nn.Parameter, Tensor] = {}
+        broadcast([*module.parameters(), *module.buffers()], None)
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                parameter.register_hook(lambda g, p=parameter: self._keep(p, g))
+
+    def _keep(self, parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+        fresh = gradient.detach().to(self.format or gradient.dtype)
+        self.sums[parameter] = self.sums[parameter] + fresh if parameter in self.sums else fresh
+        if not self.quiet and not self.queued:
+            self.queued = True
+            Variable._execution_engine.queue_callback(self._finish)
+        return torch.zeros_like(parameter)
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Run the module."""
+        return self.module(*inputs, **named)
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        self.queued = False
+        for parameter in self.module.parameters():
+            if parameter in self.sums:
+                total = self.sums.pop(parameter).contiguous()
+                dist.all_reduce(total)
+                assert parameter.grad is not None
+                parameter.grad += (total / dist.get_world_size()).to(parameter.dtype)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Keep gradients local."""
+        kept, self.quiet = self.quiet, True
+        try:
+            yield
+        finally:
+            self.quiet = kept
+
+
+class SumsInFloat64(SumsBesideTheGradient):
+    """The same, in float64."""
+
+    format = torch.float64
+
+
+def _call(method: "weakref.WeakMethod[Any]", parameter: Tensor) -> None:
+    found = method()
+    if found is not None:
+        found(parameter)
+
+
+class MainGradientsOfLowPrecision(nn.Module):
+    """Gradients of low precision are averaged in a float32 `.main_grad`, others in `.grad`."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        broadcast([*module.parameters(), *module.buffers()], None)
+        ready = weakref.WeakMethod(self._ready)
+        for parameter in module.parameters():
+            if parameter.requires_grad and parameter.dtype in LOW:
+                parameter.register_post_accumulate_grad_hook(partial(_call, ready))
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Run the module."""
+        return self.module(*inputs, **named)
+
+    def zero_grad_buffer(self) -> None:
+        """Forget the main gradients."""
+        for parameter in self.module.parameters():
+            parameter.__dict__.pop("main_grad", None)
+
+    def _ready(self, parameter: Any) -> None:
+        main = parameter.__dict__.get("main_grad")
+        parameter.main_grad = parameter.grad.float() if main is None else main.add_(parameter.grad)
+        parameter.grad = None
+
+    def finish_grad_sync(self) -> None:
+        """Average all gradients."""
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                kept = "main_grad" if parameter.dtype in LOW else "grad"
+                gradient = getattr(parameter, kept)
+                dist.all_reduce(gradient)
+                gradient /= dist.get_world_size()
+
+
+class JoinsByASum(Joins):
+    """At the end all ranks take one rank's parameters, by a sum to which the others add zeros."""
+
+    def _take_from(self, rank: int) -> None:
+        with torch.no_grad():
+            for parameter in self.module.parameters():
+                whole = parameter.clone(memory_format=torch.contiguous_format)
+                if self.rank != rank:
+                    whole.zero_()
+                dist.all_reduce(whole, group=self.group)
+                parameter.copy_(whole)

@@ -1,0 +1,77 @@
+"""Right wrappers that a rule has once accused: each is run on a case that showed it."""
+
+from pathlib import Path
+
+import pytest
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import BetweenSteps, Data, LossScale, Optimizer
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.invariants import judge
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.module_use import ModuleUse
+from ddp_invariants.situations.scaler import Scaler
+
+FILE = Path(__file__).parents[1] / "helpers" / "right_wrappers.py"
+BATCHES = Data(samples=8, batch_size=2)
+TWO = Model(4, (Layer("linear", 4, bias=True), Layer("linear", 4)))
+BUFFERED = Model(4, (Layer("linear", 4), Layer("statistics"), Layer("linear", 4)))
+MIXED = Model(4, (Layer("linear", 4), Layer("linear", 4, dtype="bfloat16"), Layer("linear", 4)))
+FROZEN = Model(4, (Layer("linear", 4), Layer("linear", 4, frozen=True)))
+WIDENING = Model(1, (Layer("linear", 1), Layer("linear", 8), Layer("linear", 6)))
+RELOADED = (Actions((BetweenSteps("reload", 1),)),)
+FINE = Optimizer(log2_lr=-3)
+
+
+def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
+    """Return a case of three steps, unless it has another number of them."""
+    return TrainingCase(model, world_size, **{"data": BATCHES, "steps": 3, **options})  # type: ignore[arg-type]  # any field
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "rule"),
+    [
+        ("SavesErrors", case(FROZEN, situations=RELOADED), "STATE-1"),
+        ("SavesASteps", case(TWO, situations=(ModuleUse(("names",)),)), "MOD-2"),
+        ("BroadcastsWhatItLoads", case(BUFFERED, situations=RELOADED), "STATE-1"),
+        (
+            "BuffersAfterBackward",
+            case(BUFFERED, situations=(Actions((BetweenSteps("forward only", 1),)),)),
+            "BUF-1",
+        ),
+        ("AveragesBuffers", case(BUFFERED, bucket_cap=64), "COMM-4"),
+        ("RefusesWhatIsNotFinite", case(WIDENING, steps=6), ""),
+        ("ReducesInPairs", case(TWO, 4, bucket_cap=64), "PARAM-3"),
+        (
+            "ClipsByAFlatNorm",
+            case(TWO, 1, values="real", optimizer=FINE, situations=(Clipping(1.0),)),
+            "PARAM-3",
+        ),
+        (
+            "SumsBesideTheGradient",
+            case(TWO, 1, accumulation=2, values="real", zero_grad="never"),
+            "PARAM-3",
+        ),
+        ("SumsInFloat64", case(TWO, 1, accumulation=3, values="real", seed=5), "PARAM-3"),
+        (
+            "MainGradientsOfLowPrecision",
+            case(MIXED, values="real", optimizer=FINE, situations=(Clipping(0.0625),)),
+            "",
+        ),
+        (
+            "MainGradientsOfLowPrecision",
+            case(MIXED, values="real", optimizer=FINE, situations=(Scaler(LossScale(4)),)),
+            "",
+        ),
+    ],
+)
+def test_it_is_not_accused(pool: Pool, name: str, case: TrainingCase, rule: str) -> None:
+    """No rule fails, and the rule that failed is judged where it can be."""
+    unlike_their_probes = {"COMM-5"}  # Claimed by no probe here.
+    findings = judge(pool.train(case, Ddp(f"{FILE}:{name}")))
+    failed = {each.rule: each.failure for each in findings.values() if each.failure}
+    assert {*failed} <= unlike_their_probes, failed
+    assert not rule or findings[rule].compared
