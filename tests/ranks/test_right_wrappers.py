@@ -6,7 +6,7 @@ import pytest
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import BetweenSteps, Data, LossScale, Optimizer
+from ddp_invariants.cases.program import BetweenSteps, Data, Exhausted, LossScale, Optimizer
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
@@ -14,6 +14,7 @@ from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.scaler import Scaler
+from ddp_invariants.situations.uneven import UnevenInputs
 
 FILE = Path(__file__).parents[1] / "helpers" / "right_wrappers.py"
 BATCHES = Data(samples=8, batch_size=2)
@@ -65,6 +66,11 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
             "MainGradientsOfLowPrecision",
             case(MIXED, values="real", optimizer=FINE, situations=(Scaler(LossScale(4)),)),
             "",
+        ),
+        (
+            "JoinsByASum",
+            case(TWO, values="faint", situations=(UnevenInputs((Exhausted(1, 1),)),)),
+            "GRAD-11",
         ),
     ],
 )
