@@ -202,7 +202,7 @@ def test_no_case_is_drawn_that_would_not_be_run(monkeypatch: pytest.MonkeyPatch)
         looked_at.append(asked.case)
         judge(asked)
 
-    search.look_at = look_at  # type: ignore[method-assign, assignment]  # to count
+    search.look_at = look_at  # type: ignore[method-assign]  # to count
     cases: Any = cases_for("GRAD-2", Scope())
     with pytest.raises(Violation) as ended:
         search.drive("it", cases.map(lambda case: Asked("GRAD-2", case)), 5)
