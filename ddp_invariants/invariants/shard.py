@@ -273,8 +273,6 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
     data = view.case.data
     if data.shuffle and data.samples < CHANCE_FREE:
         raise NotAbout("the dataset is so short that two epochs may have the same order by chance")
-    if not data.shuffle and view.declared.padding == "own":
-        raise NotAbout("a contract of its own may choose other samples in each epoch")
     for (epoch, shards), (other_epoch, other_shards) in combinations(view.epochs, 2):
         if epoch == other_epoch or (data.shuffle and may_repeat(data.samples, shards)):
             continue
@@ -296,7 +294,8 @@ def epochs_change_the_order(view: ShardView, tally: Tally) -> Failure | None:
                 f"both {brief(shards)}{_recurrence(view, epoch, other_epoch)}",
             )
             return caused(failure, of_the_same_order(view, shards, epoch, other_epoch))
-        if not data.shuffle and shards != other_shards:
+        # A contract of its own may choose other samples in each epoch.
+        if not data.shuffle and shards != other_shards and view.declared.padding != "own":
             return Failure(
                 "SHARD-5",
                 "set_epoch changes the order though shuffle is off",
