@@ -336,7 +336,8 @@ def test_a_world_of_one_rank_is_plain_training_with_a_loss_scale(
     """With one rank, the scaler of the plain steps skips the same steps as the wrapper's."""
     findings = judge(pool.train(case, Ddp()))
     assert {name: finding.failure for name, finding in findings.items() if finding.failure} == {}
-    assert findings["PARAM-4"].compared == 4 * 4
+    # A norm may be added up in another order, so PARAM-4 judges no clipped step.
+    assert findings["PARAM-4"].compared == (4 * 4 if case.clip is None else 0)
     assert (UNSCALED in findings["PARAM-6"].met) == (case.clip is not None)
     assert "a step skipped" in findings["PARAM-6"].met
 
