@@ -62,14 +62,15 @@ def buckets(evidence: RankEvidence, step: int) -> list[Call]:
     sizes = [slot.numbers for slot in gradients.layout.slots if slot.dtype] if gradients else []
     flags = [call for call in sums if call.elements == len(sizes)]
     rest = [call for call in sums if len(flags) != 1 or call is not flags[0]]
-    held = evidence.at("left buffers", step)
-    buffers = [slot.numbers for slot in held.layout.slots if slot.dtype in ROUNDOFF] if held else []
     if _numbers(rest) == sum(sizes):
         return rest
-    for candidate in (_without(sums, buffers), _without(sums, [sum(buffers)])):
+    held = evidence.at("left buffers", step)
+    buffers = [slot.numbers for slot in held.layout.slots if slot.dtype in ROUNDOFF] if held else []
+    for travelling in (buffers, [sum(buffers)]) if buffers else ():
+        others = _without(sums, travelling)
         # Each gradient may travel with a flag.
-        if buffers and _numbers(candidate) in (sum(sizes), sum(sizes) + len(sizes)):
-            return candidate
+        if _numbers(others) in (sum(sizes), sum(sizes) + len(sizes)):
+            return others
     return sums
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.invariants.compare import apart, number
 from ddp_invariants.invariants.diagnosis import kept
@@ -50,7 +51,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
     Only cases in which no earlier forward ran under no_sync are judged. A step whose first attempt
     failed is not judged: an implementation may synchronise buffers after a forward.
     """
-    case, injected = view.case, view.case.injected_failure
+    case = view.case
     not_about(
         {
             "one rank": case.world_size == 1,
@@ -62,11 +63,10 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
         }
     )
     tally.met.add(TWO_RANKS)
-    attempted = None if injected is None else injected.step
-    # A forward without its backward ends before buffers that a backward synchronises are equal.
-    alone = {action.step for action in case.between_steps if action.kind == "forward only"}
+    # Buffers that a backward synchronises are not equal after a forward alone.
+    alone = _steps_after_a_forward_alone(case)
     for step in view.steps("forward buffers")[1:]:
-        if step == attempted or step in alone:
+        if step in alone:
             continue
         left, started = (
             view.every_rank("left buffers", step - 1),
@@ -86,6 +86,12 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
                 )
                 return kept.of_buffer(view, failure, step, rank, difference.name)
     return None
+
+
+def _steps_after_a_forward_alone(case: TrainingCase) -> set[int]:
+    """Return the steps before which a forward ran whose backward never came, or failed."""
+    steps = {action.step for action in case.between_steps if action.kind == "forward only"}
+    return steps | ({case.injected_failure.step} if case.injected_failure is not None else set())
 
 
 @training.rule(
@@ -122,8 +128,7 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
             ),
         }
     )
-    forwards = {action.step for action in case.between_steps if action.kind == "forward only"}
-    forwards |= {case.injected_failure.step} if case.injected_failure is not None else set()
+    forwards = _steps_after_a_forward_alone(case)
     written = {action.step for action in case.between_steps if action.kind == "buffers"}
     reloaded = {action.step for action in case.between_steps if action.kind == "reload"}
     for step in view.steps("forward buffers")[1:]:

@@ -125,7 +125,7 @@ def waits_for_ever(pid: int, until: float, *, answered: bool) -> bool:
             )
         )
     except (OSError, ValueError, IndexError, struct.error):
-        return not os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - as below
+        return not os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - runs often
 
 
 def _thread_waits(pid: int, tid: int, futex: str, until: float) -> bool:
