@@ -154,13 +154,18 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
                 ]
                 for rows in (before, after)
             )
-        # A wrapper may list the flat tensors alone.
-        if view.declared.partition == "flat" and not {row.name for row in before} & {
-            row.name for row in after if row.kind == "parameter"
-        }:
+        # A wrapper may list flat tensors instead of those that are trained.
+        trained = {row.name for row in before if row.kind == "parameter" and row.requires_grad}
+        is_flat = view.declared.partition == "flat" and bool(trained)
+        if is_flat and not trained & {row.name for row in after}:
+            listed = [{row.name for row in rows} for rows in (before, after)]
             before, after = (
-                [row for row in rows if row.kind == "buffer"] for rows in (before, after)
+                [row for row in rows if row.kind == "buffer" or row.name in others]
+                for rows, others in ((before, listed[1]), (after, listed[0]))
             )
+        # A wrapper may register tensors again in another order.
+        if {row.name for row in before} == {row.name for row in after}:
+            before, after = (sorted(rows, key=lambda row: row.name) for rows in (before, after))
         tally.compared += len(before)
         rows = rank.structure_before
         own_names = {row.name for row in rows}

@@ -105,14 +105,17 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
 
     The samples' tags (cases.numbers.Dataset) make the losses of different batches equal with a chance below
     1e-9. Losses of equal batches are compared only if the forward draws no random numbers: each
-    rank draws its own (RNG-1).
+    rank draws its own (RNG-1). The ranks' twins must also agree, since tensors that lie otherwise in
+    memory are added up in another order, and ranks may hold buffers of their own.
     """
     for micro in view.all_micro_steps("loss"):
         at = step, _ = divmod(micro, view.case.accumulation)
         if step >= view.clean_steps:
             break
         held = view.every_rank("forward", step)
-        losses = [tensors.values_P[0] for tensors in view.every_rank("loss", micro)]
+        losses, twins = zip(
+            *(tensors.values_P[:2] for tensors in view.every_rank("loss", micro)), strict=True
+        )
         if not np.isfinite(losses).all():
             break
         indices = view.batches[micro].indices
@@ -137,6 +140,7 @@ def losses_differ_as_batches_do(view: EvidenceView, tally: Tally) -> Failure | N
                 and view.case.passed_by(rank, *at) == view.case.passed_by(other_rank, *at)
                 and (indices[rank] == indices[other_rank]).all()
                 and held[rank] == held[other_rank]
+                and twins[rank] == twins[other_rank]
             ):
                 tally.compared += 1
                 tally.met.add("ranks shared a batch")

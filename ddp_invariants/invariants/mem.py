@@ -12,7 +12,7 @@ from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.module_use import ModuleUse
 
 _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
-"""Tensors of a parameter's size that an optimizer keeps; SGD keeps one only with momentum."""
+"""Tensors of a parameter's size that an optimizer keeps; torch's SGD keeps one only with momentum."""
 
 _ALIGNMENT = 16
 """Bytes to which torch's FSDP1 aligns each parameter in a flat tensor (_get_aligned_numel)."""
@@ -55,17 +55,28 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     holders = view.declared.holders(case.world_size)
     share = wide / holders + padding
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
+    # An SGD of the implementation's own may keep a momentum of zero too.
+    most = max(moments, 1) if view.declared.optimizer == "own" else moments
+    # Beside the float32 copy, a rank may hold its share of a parameter below float32 as such.
+    low = sum(
+        slot.elements * _own_size(slot) for slot in layout.slots if _size(slot) > _own_size(slot)
+    )
+    kept = share + (low / holders + padding if low else 0)
     # If the share is not smaller than the whole, a rank that holds everything passes as well.
     if share < wide:
         tally.meet({"more than one rank": True, "optimizer with state": moments})
     for number, rank in enumerate(ranks):
         for step, (module, own, state, gradients) in enumerate(rank.held):
-            claims = [
-                ("optimizer state", state, moments * share),
-                ("an optimizer's own copies of parameters", own, share),
-            ]
+            claims = [("an optimizer's own copies of parameters", own, share)]
+            # The state may hold the copies that the optimizer updates.
+            claims += (
+                [("optimizer state and copies of parameters", state + own, most * share + kept)]
+                if view.declared.main
+                else [("optimizer state", state, most * share)]
+            )
             claims += [("gradients", gradients, share)] if stage > 1 else []
-            claims += [("parameters", module + own, share)] if stage > 2 else []
+            if stage > 2:
+                claims += [("parameters", module, share), ("parameters", module + own, kept)]
             for kind, held, allowed in claims:
                 tally.compared += 1
                 if held > allowed:
@@ -135,4 +146,9 @@ def _frozen(view: EvidenceView) -> list[int]:
 
 def _size(slot: Slot) -> int:
     """Return the bytes of an element as an optimizer keeps it: float32 at least."""
-    return max(4, ITEM_SIZE[slot.dtype or "float32"])
+    return max(4, _own_size(slot))
+
+
+def _own_size(slot: Slot) -> int:
+    """Return the bytes of an element of a parameter."""
+    return ITEM_SIZE[slot.dtype or "float32"]

@@ -265,3 +265,55 @@ class JoinsByASum(Joins):
                     whole.zero_()
                 dist.all_reduce(whole, group=self.group)
                 parameter.copy_(whole)
+
+
+class AdoptsObjects(Reference):
+    """The state travels as objects, whose tensors the other ranks adopt with their strides."""
+
+    def _broadcast_state(self, tensors: Any) -> None:
+        tensors = list(tensors)
+        if not any(isinstance(tensor, nn.Parameter) for tensor in tensors):
+            return super()._broadcast_state(tensors)
+        kept = [[tensor.detach().contiguous() for tensor in tensors]]
+        dist.broadcast_object_list(kept, group_src=0, group=self.group)
+        if dist.get_rank(self.group):
+            for tensor, adopted in zip(tensors, kept[0], strict=True):
+                tensor.data = adopted
+        return None
+
+
+class KeepsItsBuffers(Reference):
+    """Each rank keeps its own buffers from the start if the program asks for no broadcasts of them."""
+
+    def _broadcast_state(self, tensors: Any) -> None:
+        parameters = {*map(id, self.module.parameters())}
+        super()._broadcast_state(
+            tensor for tensor in tensors if self.broadcast_buffers or id(tensor) in parameters
+        )
+
+
+class FlattensLate(Reference):
+    """Parameters become parts of one flat tensor when the second forward begins."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Move the parameters once, and return what the module returns."""
+        self.forwards = getattr(self, "forwards", 0) + 1
+        if self.forwards == 2:
+            parameters = [*self.module.parameters()][::-1]
+            flat = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+            sizes = [parameter.numel() for parameter in parameters]
+            for parameter, part in zip(parameters, flat.split(sizes), strict=True):
+                parameter.data = part.view(parameter.shape)
+        return super().forward(*inputs, **named)
+
+
+class RegistersAgain(Reference):
+    """Each parameter is registered again under its name, the last ones first."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        for name, parameter in [*module.named_parameters()][::-1]:
+            owner, _, last = name.rpartition(".")
+            part = module.get_submodule(owner)
+            delattr(part, last)
+            part.register_parameter(last, nn.Parameter(parameter.detach().clone()))
+        super().__init__(module, **options)

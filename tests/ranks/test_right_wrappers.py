@@ -3,16 +3,20 @@
 from pathlib import Path
 
 import pytest
+import right_sharded
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Data, Exhausted, LossScale, Optimizer
+from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.module_use import ModuleUse
+from ddp_invariants.situations.own_buffers import OwnBuffers
 from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.uneven import UnevenInputs
 
@@ -23,6 +27,14 @@ BUFFERED = Model(4, (Layer("linear", 4), Layer("statistics"), Layer("linear", 4)
 MIXED = Model(4, (Layer("linear", 4), Layer("linear", 4, dtype="bfloat16"), Layer("linear", 4)))
 FROZEN = Model(4, (Layer("linear", 4), Layer("linear", 4, frozen=True)))
 WIDENING = Model(1, (Layer("linear", 1), Layer("linear", 8), Layer("linear", 6)))
+TRANSPOSED = Model(
+    8, (Layer("linear", 8, layout="transposed"), Layer("linear", 7, bias=True), Layer("linear", 9))
+)
+NORMED = Model(4, (Layer("linear", 4), Layer("batch_norm"), Layer("linear", 4)))
+BRANCHED = Model(4, (Layer("branches"), Layer("linear", 4)))
+SHARDED = Model(16, (Layer("linear", 32), Layer("linear", 16, frozen=True), Layer("linear", 16)))
+LOW = Model(16, (Layer("linear", 32, dtype="bfloat16"), Layer("linear", 16, dtype="bfloat16")))
+ADAM = Optimizer(kind="adam", log2_lr=-3)
 RELOADED = (Actions((BetweenSteps("reload", 1),)),)
 FINE = Optimizer(log2_lr=-3)
 
@@ -72,6 +84,18 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
             case(TWO, values="faint", situations=(UnevenInputs((Exhausted(1, 1),)),)),
             "GRAD-11",
         ),
+        (
+            "AdoptsObjects",
+            case(TRANSPOSED, data=Data(samples=1), steps=1, values="real"),
+            "LOSS-1",
+        ),
+        (
+            "KeepsItsBuffers",
+            case(NORMED, data=Data(samples=1), situations=(OwnBuffers(), EvaluatedLayer(1))),
+            "LOSS-1",
+        ),
+        ("FlattensLate", case(TRANSPOSED, accumulation=2, values="real"), "LOSS-1"),
+        ("RegistersAgain", case(BRANCHED), "INIT-3"),
     ],
 )
 def test_it_is_not_accused(pool: Pool, name: str, case: TrainingCase, rule: str) -> None:
@@ -81,3 +105,23 @@ def test_it_is_not_accused(pool: Pool, name: str, case: TrainingCase, rule: str)
     failed = {each.rule: each.failure for each in findings.values() if each.failure}
     assert {*failed} <= unlike_their_probes, failed
     assert not rule or findings[rule].compared
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "rule"),
+    [
+        ("LeavesFrozen", case(SHARDED, init="equal"), "INIT-3"),
+        ("Sharded32", case(LOW, init="equal", values="real", optimizer=ADAM), "MEM-1"),
+        ("Sliced32", case(LOW, values="real", optimizer=ADAM), "MEM-1"),
+        ("Sliced32", case(LOW, values="real", optimizer=Optimizer(momentum=0.5)), "MEM-1"),
+        ("SlicedMomentum", case(TWO), "MEM-1"),
+    ],
+)
+def test_it_may_shard(pool: Pool, name: str, case: TrainingCase, rule: str) -> None:
+    """No rule fails by its declarations, and the rule that failed is judged."""
+    declared = declare(Declarations, getattr(right_sharded, name).declares)
+    file = FILE.with_name("right_sharded.py")
+    findings = judge(pool.train(case, Ddp(f"{file}:{name}")), declared)
+    failed = {each.rule: each.failure for each in findings.values() if each.failure}
+    assert not failed
+    assert findings[rule].compared

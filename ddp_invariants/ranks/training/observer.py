@@ -1,9 +1,9 @@
 """The notes of a run: tensors by moment, marks of collectives, and the times of gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 from weakref import WeakMethod
 
 import torch
@@ -18,6 +18,8 @@ from ddp_invariants.ranks.training.recorder import Record, Structure, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Named, Twin
+
+Held = TypeVar("Held", bound=Tensor)
 
 
 class Observer:
@@ -77,20 +79,30 @@ class Observer:
     def _effects(self) -> tuple[Effect, ...]:
         return self.twin.program.effects
 
+    def _as_built(
+        self, named: Iterable[tuple[str, nn.Parameter]]
+    ) -> list[tuple[str, nn.Parameter]]:
+        return _in_order(list(named), [name for name, _ in self.twin.named])
+
     def _present_buffers(self) -> list[Named]:
         """Return the replica's buffers, under the names that the twin's have.
 
         There are more if a buffer that two modules held has become two.
         """
         present = list(self.trained.replica.named_buffers())
-        known = {name for name, _ in self.twin.module.named_buffers()}
-        if len(present) <= len(known):
-            return present
-        return [(name, tensor) for name, tensor in present if name in known]
+        known = [name for name, _ in self.twin.module.named_buffers()]
+        if len(present) > len(known):
+            present = [(name, tensor) for name, tensor in present if name in known]
+        return _in_order(present, known)
 
     def at_forward(self) -> None:
-        """Note the tensors a forward starts from, and have the twin start from them."""
+        """Note the tensors a step's first forward starts from, and have the twin start from them.
+
+        A wrapper may move the parameters in memory before any forward.
+        """
         if not self.watching:
+            if self.named:  # A wrapper may compute while it wraps.
+                self.twin.lie_where(self.named)
             return
         self.watching = False
         if self.buffers:  # A forward may have replaced them by new tensors.
@@ -114,7 +126,10 @@ class Observer:
     def wrapped(self) -> None:
         """Note the replica after it was wrapped."""
         structure = Structure(self.trained.replica)
-        self.named, self.buffers = structure.parameters, structure.buffers
+        self.named = self._as_built(structure.parameters)
+        self.buffers = _in_order(
+            structure.buffers, [name for name, _ in self.twin.module.named_buffers()]
+        )
         self._require_whole()
         self.record.facts["structure_after"] = structure.rows
         self._note_whole()
@@ -136,7 +151,7 @@ class Observer:
 
     def renewed(self) -> None:
         """List parameters and buffers again: some are new tensors."""
-        self.named = list(self.trained.replica.named_parameters())
+        self.named = self._as_built(self.trained.replica.named_parameters())
         self.buffers = self._present_buffers()
         self.twin.moved = True
 
@@ -293,6 +308,16 @@ class ShardObserver(Observer):
         if step == 0 and self._layouts.keys() >= set(names):
             twin.lie_as([self._layouts[name] for name in names])
         twin.follow_gathered(gathered)
+
+
+def _in_order(named: list[tuple[str, Held]], names: Sequence[str]) -> list[tuple[str, Held]]:
+    """Return tensors in the order of these names, if they have just these.
+
+    A wrapper may register tensors again in another order.
+    """
+    by_name = dict(named)
+    same = len(named) == len(names) and by_name.keys() == set(names)
+    return [(name, by_name[name]) for name in names] if same else named
 
 
 def observer_of(

@@ -71,12 +71,17 @@ class Record:
         return {"records": self.records, "layouts": layouts, "facts": self.facts}
 
 
+def has_own_memory(tensor: Tensor) -> bool:
+    """Return whether a tensor's numbers lie in its own memory; a subclass may hold other tensors."""
+    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
 def plain_of(tensor: Tensor) -> Tensor:
     """Return a tensor whose bits numpy can read, for one of a subclass that has operations of its own.
 
     Examples are a DTensor, and the result of a functional collective that has not been waited for.
     """
-    if type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
+    if has_own_memory(tensor):
         return tensor
     with torch.no_grad():
         whole = getattr(tensor, "full_tensor", tensor.detach)

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddp_invariants.ranks.training.layout import Layout, lay_out, layout_of
 from ddp_invariants.ranks.training.model import Replica, entries
 from ddp_invariants.ranks.training.program import Batch, Program
-from ddp_invariants.ranks.training.recorder import Record, plain_of
+from ddp_invariants.ranks.training.recorder import Record, has_own_memory, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 
 Named = tuple[str, Tensor]
@@ -38,19 +38,23 @@ class Twin:
 
     def follow(self, named: Sequence[Named], buffers: Sequence[Named]) -> None:
         """Start from the tensors that the forward under test starts from."""
-        places = [
-            (parameter.data_ptr(), parameter.stride())
-            for _, parameter in named
-            if type(parameter) is nn.Parameter  # A subclass may have no memory of its own.
-        ]
-        if self.moved or places != self._places:
-            self.moved, self._places = False, places
-            self.lie_as([layout_of(parameter) for _, parameter in named])
+        self.lie_where(named)
         tensors: list[Tensor] = [parameter for _, parameter in self.named]
         tensors += self.module.buffers() if buffers else ()
         with torch.no_grad():
             for tensor, (_, value) in zip(tensors, [*named, *buffers], strict=True):
                 tensor.copy_(plain_of(value))
+
+    def lie_where(self, named: Sequence[Named]) -> None:
+        """Give the parameters the strides and alignments of those under test, if these have moved."""
+        places = [
+            (parameter.data_ptr(), parameter.stride())
+            for _, parameter in named
+            if has_own_memory(parameter)
+        ]
+        if self.moved or places != self._places:
+            self.moved, self._places = False, places
+            self.lie_as([layout_of(parameter) for _, parameter in named])
 
     def follow_gathered(self, gathered: Mapping[str, Tensor]) -> None:
         """Start from the tensors that the layers under test computed with."""
