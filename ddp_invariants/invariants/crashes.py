@@ -1,12 +1,14 @@
 """The difference between a refusal and a crash.
 
 A refusal is deliberate: a `raise` statement says what the implementation does not take, or an
-assertion says in words what it requires. A crash is an exception that no author chose: a name that
-does not exist, an index out of range, any other assertion that fails. Errors that a library raises
-on its own count as refusals, because torch refuses many arguments in its C++ code. So do all errors
-outside the implementation's code.
+assertion says in words what it requires, at the latest in the first forward. A crash is an exception
+that no author chose: a name that does not exist, an index out of range, any other assertion that
+fails. Errors that a library raises on its own count as refusals, because torch refuses many
+arguments in its C++ code. So do all errors outside the implementation's code, and a variable that
+the environment lacks.
 """
 
+import re
 from typing import Any
 
 from ddp_invariants.records.evidence import DESTROYED, RaisedError, TrainingEvidence
@@ -22,7 +24,7 @@ NEVER_MEANT = frozenset(
         DESTROYED,
     }
 )
-"""Bases of the exceptions that are never a refusal, whoever raises them for the implementation."""
+"""Bases of the exceptions that are no refusal, unless a `raise` statement says why in words."""
 CRASHES = "the implementation crashes, which is no refusal"
 """The fact of a crash."""
 _REMEDY = (
@@ -53,6 +55,10 @@ _REQUIRING = (
     "please",
 )
 """Words of assertions that tell a user what is taken. DeepSpeed refuses by such assertions alone."""
+_STARTING = ("wrap", "forward", "construction")
+"""The phases of a start: an assertion in words that fails there is about what the caller gave."""
+_OF_THE_ENVIRONMENT = re.compile(r'(<frozen os>|[^"]*/os\.py)", line \d+, in __getitem__')
+"""The last entry of a traceback from `os.environ[name]`."""
 _STOPPED = "generator raised StopIteration"
 """The message of the RuntimeError that Python makes of a StopIteration in a generator."""
 _REFUSING = (
@@ -67,17 +73,23 @@ _REFUSING = (
 def is_crash(error: RaisedError) -> bool:
     """Return whether an exception is a crash of the implementation and no refusal."""
     kinds = set(error.kinds)
-    if error.caller != "implementation":
+    if error.caller != "implementation" or _lacks_a_variable(error):
         return False
+    is_own, raised = error.innermost == "implementation", error.instruction == _RAISED
+    has_words = len(error.message.split()) > 1
     if kinds & NEVER_MEANT:
-        return True
-    if error.innermost != "implementation":
+        # A lookup of an attribute, which Python calls by itself, raises what says so.
+        looked_up = "has no attribute" in error.message or DESTROYED in kinds
+        return looked_up or not (is_own and raised and has_words)
+    if not is_own:
         return False
     if error.message == _STOPPED:
         return True
     if "AssertionError" in kinds:
-        return not any(words in error.message for words in _REQUIRING)
-    if error.instruction == _RAISED:
+        starts = error.phase in _STARTING and error.step == 0
+        requires = any(words in error.message for words in _REQUIRING)
+        return not (requires or (starts and has_words))
+    if raised:
         return False
     if kinds & _BY_MISTAKE:
         return True
@@ -87,6 +99,11 @@ def is_crash(error: RaisedError) -> bool:
     return "ValueError" in kinds and (
         error.instruction.startswith("UNPACK_") or any(words in error.message for words in _PYTHONS)
     )
+
+
+def _lacks_a_variable(error: RaisedError) -> bool:
+    last = error.traceback.rpartition('File "')[2]
+    return "KeyError" in error.kinds and _OF_THE_ENVIRONMENT.match(last) is not None
 
 
 def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | None:

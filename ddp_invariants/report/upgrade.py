@@ -104,6 +104,6 @@ def _ratio_line(ratio: "Ratio") -> str:
 _OUTCOMES = {
     0: "SAME: no judged value changed",
     1: "CHANGED: some changes are not accepted",
-    2: "INCONCLUSIVE: a difference did not show again, or no bound is known for it",
+    2: "INCONCLUSIVE: a difference did not show again, a side also differs from itself like this, or it has no known bound",
     INTERRUPTED: "INTERRUPTED: the report holds the results until then",
 }

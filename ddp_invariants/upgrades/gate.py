@@ -172,14 +172,15 @@ class Gate:
         The sorts that every repeated run shows beside it follow.
         """
         smallest = self._smallest(case, difference, real=not simulated)
-        runs = self._again(smallest, difference)
+        runs, varying = self._again(smallest, difference)
         if simulated and len(_shown(runs, difference)) < REPEATS:
             smallest = self._smallest(case, difference, real=True)
-            runs = self._again(smallest, difference)
+            runs, varying = self._again(smallest, difference)
         again = _shown(runs, difference)
         named = again[0] if again else under(difference, smallest)
         self._known.add(named)
-        named = self._systematic(named, smallest)
+        varies = named.sort in varying
+        named = named if varies else self._systematic(named, smallest)
         beside = [
             each
             for each in self._unknown(runs[0]).values()
@@ -188,8 +189,11 @@ class Gate:
         for each in beside:
             self._known.add(each)
         return [
-            ShrunkDifference(each, smallest, seen, why.get(each.name, ""))
-            for each, seen in ((named, len(again)), *((each, REPEATS) for each in beside))
+            ShrunkDifference(each, smallest, seen, why.get(each.name, ""), differs)
+            for each, seen, differs in (
+                (named, len(again), varies),
+                *((each, REPEATS, each.sort in varying) for each in beside),
+            )
         ]
 
     def _systematic(self, difference: Difference, case: Case) -> Difference:
@@ -205,9 +209,24 @@ class Gate:
             movements.append(movement(pair.old, pair.new, difference.subject))
         return shifted(difference, movements) or difference
 
-    def _again(self, case: Case, difference: Difference) -> list[list[Difference]]:
-        """Return the differences of each repeated real run of a case."""
-        return [self.differences(case, fresh=difference.moves) for _ in range(REPEATS)]
+    def _again(self, case: Case, difference: Difference) -> tuple[list[list[Difference]], set[str]]:
+        """Run a case again, always over the real backend.
+
+        Returns:
+            The differences between the sides in each repeated run, and the sorts of those between
+                two runs of one side.
+        """
+        pairs = [
+            self.sides.answers(case, fresh=difference.moves, real=True) for _ in range(REPEATS)
+        ]
+        first, *others = pairs
+        of_one_side = [
+            self._compared(Pair(*two, simulated=False))
+            for other in others
+            for two in ((first.old, other.old), (first.new, other.new))
+        ]
+        runs = [self._compared(pair) for pair in pairs]
+        return runs, {each.sort for shown in of_one_side for each in shown}
 
     def _smallest(self, case: Case, difference: Difference, *, real: bool) -> Case:
         """Return the smallest case seen to show a sort of difference."""

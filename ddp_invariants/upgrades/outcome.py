@@ -22,6 +22,8 @@ class ShrunkDifference:
         case: The case; None if the difference shows before any case is run.
         seen: Number of the `REPEATS` repeated runs that showed the difference again.
         accepted: The reason for accepting it; empty if it is not accepted.
+        varies: True if a side differed from itself in the repeated runs by a difference of this
+            sort.
         script: The script that shows it, or the reason why there is none; empty if none was
             requested.
     """
@@ -30,31 +32,38 @@ class ShrunkDifference:
     case: Case | None
     seen: int = REPEATS
     accepted: str = ""
+    varies: bool = False
     script: str = ""
 
     @property
     def counts(self) -> bool:
         """True if the difference closes the gate.
 
-        Rounding is reported and never judged. Nothing is known of a number without a bound, nor of
-        a difference that does not repeat.
+        Rounding is reported and never judged. Nothing is known of a number without a bound, of a
+        difference that does not repeat, nor of an answer that varies from run to run.
         """
         return (
             self.difference.kind not in ("rounding", "unbounded")
             and not self.accepted
             and self.seen == REPEATS
+            and not self.varies
         )
 
     @property
     def undecided(self) -> bool:
         """True if the difference leaves the comparison without an answer."""
-        return self.seen < REPEATS or (self.difference.kind == "unbounded" and not self.accepted)
+        unknown = self.difference.kind == "unbounded" or (
+            self.varies and self.difference.kind != "rounding"
+        )
+        return self.seen < REPEATS or (unknown and not self.accepted)
 
     @property
     def state(self) -> str:
         """The note beside the difference; empty if it is a plain change."""
         if self.accepted:
             return f"accepted: {self.accepted}"
+        if self.varies:
+            return "a side differs from itself like this, from run to run"
         return "" if self.seen == REPEATS else f"seen again in {self.seen} of {REPEATS} runs"
 
 
@@ -85,8 +94,8 @@ class Gated:
     def status(self) -> int:
         """The exit status: 0 same, 1 changed beyond the accepted changes, 2 inconclusive, 130 interrupted.
 
-        Inconclusive means that a difference was seen once and not in every repeated run, or that
-        no bound is known for it.
+        Inconclusive means that a difference was seen once and not in every repeated run, that a
+        side also differs from itself like this, or that no bound is known for it.
         """
         if self.interrupted:
             return INTERRUPTED

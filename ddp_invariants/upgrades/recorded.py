@@ -130,7 +130,18 @@ class _AvailableSide:
         Raises:
             BaselineError: The entry of the baseline is no answer to its case.
         """
-        here_answered = answer_of(self.pool, answer.case, self.ddp, self.sampler, fresh=fresh)
+        return self.compared(answer, self.answered(answer, fresh=fresh))
+
+    def answered(self, answer: Answer, *, fresh: bool) -> Answer:
+        """Run the case of a recorded answer."""
+        return answer_of(self.pool, answer.case, self.ddp, self.sampler, fresh=fresh)
+
+    def compared(self, answer: Answer, here_answered: Answer) -> list[Difference]:
+        """Return the differences between a recorded answer and this side's.
+
+        Raises:
+            BaselineError: The entry of the baseline is no answer to its case.
+        """
         try:
             for texts, recorded in zip(self.warned, (answer, here_answered), strict=True):
                 texts.update(warnings_of(recorded))
@@ -179,12 +190,18 @@ def _repeated(
         first: The difference.
         accepted: The reason why it is accepted; empty if it is not.
     """
+    here = [side.answered(answer, fresh=first.moves) for _ in range(REPEATS)]
     again = [
         difference
-        for _ in range(REPEATS)
-        for difference in side.differences(answer, fresh=first.moves)[::-1]
+        for answered in here
+        for difference in side.compared(answer, answered)[::-1]
         if difference.name == first.name
     ]
+    varies = any(
+        difference.sort == first.sort
+        for other in here[1:]
+        for difference in compared(here[0], other, side.declared, side.declared_sampler)
+    )
     return ShrunkDifference(
-        again[0] if again else first, answer.case, min(len(again), REPEATS), accepted
+        again[0] if again else first, answer.case, min(len(again), REPEATS), accepted, varies
     )

@@ -7,7 +7,7 @@ run over the real backend from the start, as in a session.
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.discovery.probe import discover
@@ -19,6 +19,9 @@ from ddp_invariants.search.places import Places
 from ddp_invariants.upgrades.baseline import Answer
 from ddp_invariants.upgrades.comparison import Offer, before_any_case, warnings_of
 from ddp_invariants.upgrades.pace import Cost, cost
+
+VARIES = "another in each process"
+"""The text of a default that names its process or the time, for example."""
 
 
 class Pair(NamedTuple):
@@ -137,22 +140,28 @@ def discovered_side(
     A warning that is given once per process must not be lost in a probe.
     """
     discovery = discover(pool, ddp, sampler, max_world_size)
+    surfaces, calls = [], []
+    for _ in range(2):
+        pool.anew()
+        surfaces.append(pool.surface(ddp, sampler))
+        calls.append([pool.describe(each) for each in (ddp, sampler)])
     pool.anew()
-    surface = pool.surface(ddp, sampler)
-    pool.anew()
-    return discovery, _offer(discovery, surface)
-
-
-def _offer(discovery: Discovery, surface: dict[str, str]) -> Offer:
-    return Offer(
-        dict(discovery.ddp),
-        dict(discovery.sampler),
-        {
-            probe.capability: (probe.standing.value, probe.words[:300])
-            for probe in (*discovery.ddp_probes, *discovery.sampler_probes)
-        },
-        surface,
+    of_ddp, of_sampler = (_agreed(*described) for described in zip(*calls, strict=True))
+    probes = (*discovery.ddp_probes, *discovery.sampler_probes)
+    offer = Offer(
+        of_ddp,
+        of_sampler,
+        {probe.capability: (probe.standing.value, probe.words[:300]) for probe in probes},
+        dict(surfaces[0].items() & surfaces[1].items()),
     )
+    return discovery, offer
+
+
+def _agreed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of a call, without defaults that differ between two processes."""
+    before, after = first["defaults"], second["defaults"]
+    same = {name: text if text == after.get(name) else VARIES for name, text in before.items()}
+    return {**first, "defaults": same}
 
 
 def answer_of(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:

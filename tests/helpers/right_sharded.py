@@ -16,7 +16,7 @@ from ddp_invariants.implementation.adapters.fsdp2 import FullyShard
 class LeavesFrozen(FullyShardedDataParallel):
     """torch's FSDP1 lists flat tensors, which hold trained parameters alone."""
 
-    def wrap(self, module: nn.Module, context: Context) -> nn.Module:
+    def wrap(self, module: nn.Module, context: Context) -> object:
         """Return the wrapped module."""
         frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
         self._options = {"use_orig_params": False, "ignored_states": frozen}

@@ -282,6 +282,15 @@ class AdoptsObjects(Reference):
         return None
 
 
+class ClipsWhatItIsGiven(Reference):
+    """Clips by a call like torch's, to which the parameters are given."""
+
+    def clip_grad_norm_(self, parameters: Any = None, max_norm: float = 1.0) -> Any:
+        """Clip the gradients of these parameters, all by default."""
+        given = self.module.parameters() if parameters is None else parameters
+        return nn.utils.clip_grad_norm_(given, max_norm)
+
+
 class KeepsItsBuffers(Reference):
     """Each rank keeps its own buffers from the start if the program asks for no broadcasts of them."""
 

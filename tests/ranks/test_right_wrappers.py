@@ -96,6 +96,11 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
         ),
         ("FlattensLate", case(TRANSPOSED, accumulation=2, values="real"), "LOSS-1"),
         ("RegistersAgain", case(BRANCHED), "INIT-3"),
+        (
+            "ClipsWhatItIsGiven",
+            case(TWO, values="real", optimizer=FINE, situations=(Clipping(1.0),)),
+            "PARAM-3",
+        ),
     ],
 )
 def test_it_is_not_accused(pool: Pool, name: str, case: TrainingCase, rule: str) -> None:

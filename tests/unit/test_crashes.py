@@ -106,6 +106,7 @@ CRASHES: dict[str, Callable[[], object]] = {
     "attribute in a method of a base class": _loses_its_epoch,
     "index": lambda: _NOTHING[1],
     "key": lambda: _NO_NAMES["absent"],
+    "key that is raised": _refuses(KeyError("absent")),
     "division": lambda: 1 // 0,
     "assertion": _asserts,
     "assertion of equal lengths": _compares,
@@ -124,6 +125,9 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "not implemented": _refuses(NotImplementedError("float64")),
     "runtime": _refuses(RuntimeError("a group is needed")),
     "of its own": _refuses(type("Unsupported", (Exception,), {})("a dtype")),
+    "key": _refuses(KeyError("no codec is known for bfloat16")),
+    "attribute": _refuses(AttributeError("complex numbers are not supported")),
+    "a variable of the environment": lambda: os.environ["ABSENT"],
     "after a lookup": _again,
     "after an end": _refuses_an_end,
     "assertion of what is supported": _requires,
@@ -153,6 +157,19 @@ def test_what_is_raised_in_words_or_by_compiled_code_is_a_refusal(name: str) -> 
     error = _raised(REFUSALS[name])
     assert not is_crash(error), error
     assert crash("LIVE-1", {0: error}, "epoch 0") is None
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "refuses"),
+    [("wrap", 0, True), ("forward", 0, True), ("forward", 1, False), ("backward", 0, False)],
+)
+def test_an_assertion_in_words_refuses_at_the_start(
+    phase: str, step: int, *, refuses: bool
+) -> None:
+    """Later it is about the implementation's own state."""
+    error = _raised(_asserts)
+    assert is_crash(error._replace(phase=phase, step=step)) != refuses
+    assert is_crash(error._replace(phase=phase, step=step, message="values"))
 
 
 def test_an_attribute_that_the_suite_asks_for_is_no_crash() -> None:

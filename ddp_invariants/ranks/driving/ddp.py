@@ -1,6 +1,7 @@
 """A DDP as a rank loads it: its declarations, its description, and how cases drive it."""
 
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,6 +97,11 @@ class Description:
     defaults: dict[str, str] = field(default_factory=dict)
 
 
+def anywhere(text: str) -> str:
+    """Return a text without the folder of this interpreter, which is another one elsewhere."""
+    return text.replace(sys.prefix, "{prefix}")
+
+
 def defaults(thing: Any) -> dict[str, str]:
     """Return the arguments of a callable, each with the text of its default.
 
@@ -106,7 +112,9 @@ def defaults(thing: Any) -> dict[str, str]:
         parameters = inspect.signature(thing).parameters.values()
     except (TypeError, ValueError):
         return {}
-    return {p.name: "" if p.default is p.empty else repr(p.default)[:80] for p in parameters}
+    return {
+        p.name: "" if p.default is p.empty else anywhere(repr(p.default))[:80] for p in parameters
+    }
 
 
 class Driver:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.implementation.names import BUILT_ON, OPTIMIZER
-from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS
+from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, PARAMETERS
 from ddp_invariants.ranks.driving.imports import required
 from ddp_invariants.ranks.driving.known import known_within
 
@@ -233,13 +233,14 @@ class Drive:
         self.driven["gradients"] = "in .main_grad"
         return main.view_as(parameter).to(parameter.dtype)
 
-    def clip(self, wrapped: Any, _optimizer: Any, norm: float) -> object:
+    def clip(self, wrapped: Any, optimizer: Any, norm: float) -> object:
         own = getattr(wrapped, "clip_grad_norm_", None)
-        return (
-            own(norm)
-            if callable(own)
-            else nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
-        )
+        if not callable(own):
+            return nn.utils.clip_grad_norm_(list(self.replica.parameters()), norm)
+        first = next(iter(_names_taken(own) or ()), "")
+        if first in PARAMETERS:
+            return own(list(self.replica.parameters()), norm)
+        return own(optimizer, norm) if first in OPTIMIZERS else own(norm)
 
     def runs_backward(self, wrapped: Any) -> bool:
         """Return whether the wrapper is an engine that runs backward for its own model.
@@ -459,10 +460,16 @@ def _signature_takes(method: Any, argument: str) -> bool:
 
 def _takes_closure(step: Any) -> bool:
     """Return whether a step has a parameter named `closure`, as those of torch's optimizers."""
+    names = _names_taken(step)
+    return names is None or "closure" in names
+
+
+def _names_taken(call: Any) -> list[str] | None:
+    """Return the names of a callable's parameters; None if they cannot be read."""
     try:
-        return "closure" in inspect.signature(step).parameters
-    except (TypeError, ValueError):  # Its parameters cannot be read.
-        return True
+        return list(inspect.signature(call).parameters)
+    except (TypeError, ValueError):
+        return None
 
 
 def _trained(module: Any) -> list[Any]:

@@ -5,7 +5,7 @@ containers of outputs, the buckets of a large model, and the lengths of long dat
 line of text under a name, so that two interpreters can be compared line by line.
 """
 
-from ddp_invariants.ranks.driving.ddp import Driver
+from ddp_invariants.ranks.driving.ddp import Driver, anywhere
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.surface.behaviour import of_samplers, of_torch
 from ddp_invariants.ranks.surface.public import public
@@ -19,9 +19,10 @@ def surface(driver: Driver, make: SamplerMaker) -> dict[str, str]:
         driver: The DDP under test.
         make: The sampler under test.
     """
-    return {
+    facts = {
         **public(driver.thing, make.make),
         **of_wrapper(driver),
         **of_samplers(make),
         **of_torch(),
     }
+    return {name: anywhere(text) for name, text in facts.items()}
