@@ -126,7 +126,7 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
     a faulty sampler must not make a right DDP fail. All ranks have equal batch sizes at every step.
     """
     data, world_size = case.data, case.world_size
-    per_rank = data.samples // world_size if data.drop_last else -(-data.samples // world_size)
+    per_rank = data.of_a_rank(world_size)
     sharded: list[list[NDArray[np.intp]]] = []
     epoch = 0
     while len(sharded) < case.steps * case.accumulation:

@@ -67,6 +67,10 @@ class Data(Strict):
         between("batch_size", self.batch_size, 1, 4096)
         between("seed", self.seed, -(2**63), 2**63 - 1)
 
+    def of_a_rank(self, world_size: int) -> int:
+        """Return the number of samples in each rank's shard."""
+        return self.samples // world_size if self.drop_last else -(-self.samples // world_size)
+
 
 _CONSTANTS = ("beta_1", "beta_2", "epsilon", "amsgrad")
 

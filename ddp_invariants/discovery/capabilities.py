@@ -8,7 +8,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
 from ddp_invariants.cases.layers import BUFFERS, Layer, Model, Naming
 from ddp_invariants.cases.levels import Level
-from ddp_invariants.cases.program import Optimizer
+from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.shrink import without_layer
 from ddp_invariants.situations import SITUATIONS
 from ddp_invariants.situations.capability import BASE, FOUR, Capability
@@ -153,6 +153,18 @@ def _with_usual_constants(plan: Optimizer) -> Optimizer:
     return replace(plan, **{name: getattr(usual, name) for name in plan.differing_constants})
 
 
+def _has_a_short_batch(case: TrainingCase) -> bool:
+    """Return whether a run comes to a last batch of an epoch that is smaller than the others."""
+    batches, rest = divmod(case.data.of_a_rank(case.world_size), case.data.batch_size)
+    return bool(batches and rest) and case.steps * case.accumulation > batches
+
+
+def _of_whole_batches(case: TrainingCase) -> TrainingCase:
+    batches = case.data.of_a_rank(case.world_size) // case.data.batch_size
+    samples = batches * case.data.batch_size * case.world_size
+    return replace(case, data=replace(case.data, samples=samples))
+
+
 def _dense(case: TrainingCase) -> TrainingCase:
     return _changed(case, lambda layer: replace(layer, sparse=False))
 
@@ -235,6 +247,12 @@ _OWN: dict[str, Capability] = {
             lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
         ),
         _changed(BASE, lambda layer: replace(layer, dtype="float64")),
+        level="core",
+    ),
+    "short_batch": Capability(
+        _has_a_short_batch,
+        _of_whole_batches,
+        replace(BASE, data=Data(samples=6, batch_size=2)),
         level="core",
     ),
     **{name: _low(name) for name in LOW_PRECISION},

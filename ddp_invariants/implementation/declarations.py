@@ -225,6 +225,7 @@ CAPABILITIES: dict[str, str] = {
     "shared_buffer": "a buffer that two modules hold",
     "bias": "parameters of one dimension",
     "float64": "float64 parameters",
+    "short_batch": "a last batch that is smaller than the others",
     "embedding": "an embedding table, of which each sample uses one row",
     "sparse": "sparse gradients",
     "convolution": "a convolution's kernel",

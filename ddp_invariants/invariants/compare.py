@@ -26,31 +26,35 @@ class TensorDifference:
     words: str
 
 
-def parted(
+def parted(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
+    """Return the first difference in any bit between two records; None if all bits agree.
+
+    Args:
+        wanted: The expected record.
+        actual: The record to check.
+        owner: The owner of the expected record, such as "rank 0 holds".
+    """
+    return _first(wanted, actual, owner, lambda _, bits: bits)
+
+
+def apart(
     wanted: Tensors, actual: Tensors, owner: str, without: Collection[str] = ()
 ) -> TensorDifference | None:
-    """Return the first difference in any bit between two records.
+    """Return the first difference as `unlike` does, but zeros of either sign are equal, too.
+
+    A right broadcast may be a sum to which all other ranks add zero: -0 + 0 is 0.
 
     Args:
         wanted: The expected record.
         actual: The record to check.
         owner: The owner of the expected record, such as "rank 0 holds".
         without: The names of the tensors whose bits may differ.
-
-    Returns:
-        The first difference; None if all bits agree.
     """
-    return _first(wanted, actual, owner, lambda slot, bits: b"" if slot.name in without else bits)
 
+    def seen(slot: Slot, bits: bytes) -> bytes:
+        return b"" if slot.name in without else _one_nan(slot, _unsigned_zeros(slot, bits))
 
-def apart(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:
-    """Return the first difference as `unlike` does, but zeros of either sign are equal, too.
-
-    A right broadcast may be a sum to which all other ranks add zero: -0 + 0 is 0.
-    """
-    return _first(
-        wanted, actual, owner, lambda slot, bits: _one_nan(slot, _unsigned_zeros(slot, bits))
-    )
+    return _first(wanted, actual, owner, seen)
 
 
 def unlike(wanted: Tensors, actual: Tensors, owner: str) -> TensorDifference | None:

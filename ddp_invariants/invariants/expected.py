@@ -73,6 +73,10 @@ def _stacked(records: Sequence[Sequence[Tensors]], step: int) -> tuple[Layout, F
     return layout, values_KWP
 
 
+def _rounds_when_divided_by(divisor: int) -> bool:
+    return divisor & (divisor - 1) != 0
+
+
 class ExpectedValues:
     """The expected gradients, losses and parameters of a case; each value is computed once."""
 
@@ -97,16 +101,21 @@ class ExpectedValues:
             return self._entries(step, layout)
         quantum_P = balls.quantum_of(values_KWP).min((0, 1))
         centre_WP = values_KWP.sum(0)
-        # Only the oracle knows the gradients of recast parameters; its bounds hold for any order.
-        recast = self.case.recast
-        radius_P = np.repeat(
-            [np.inf if slot.name in recast else 0.0 for slot in layout.slots], layout.sizes
-        )
         return LocalGradients(
             centre_WP,
-            np.broadcast_to(radius_P, centre_WP.shape),
+            np.broadcast_to(self._radius(layout), centre_WP.shape),
             np.abs(values_KWP).sum(0),
             quantum_P,
+        )
+
+    def _radius(self, layout: Layout) -> FloatArray:
+        """Return how far the twins' gradients may lie from those under test. Shape (P,).
+
+        Only the oracle knows the gradients of recast parameters; its bounds hold for any order.
+        """
+        recast = self.case.recast
+        return np.repeat(
+            [np.inf if slot.name in recast else 0.0 for slot in layout.slots], layout.sizes
         )
 
     def _entries(self, step: int, layout: Layout) -> LocalGradients:
@@ -196,16 +205,20 @@ class ExpectedValues:
             counted = (0, self.case.world_size - len(active))
             values_KWP = np.pad(values_KWP, ((0, 0), counted, (0, 0)))
         centre_WP = values_KWP.sum(0)
-        rounds, passes = self._rounds(len(centre_WP), layout)
+        divisor = len(centre_WP)
+        rounds, passes = self._rounds(divisor, layout)
+        if self.declared.divisor == "active" and _rounds_when_divided_by(self.case.world_size):
+            # The sum may be divided by W as ever, and then multiplied by W / active ranks.
+            passes, quantum_P = passes + 1, np.zeros_like(quantum_P)
         mean = balls.mean_over_ranks(
             centre_WP,
-            np.zeros_like(centre_WP),
+            np.broadcast_to(self._radius(layout), centre_WP.shape),
             np.abs(values_KWP).sum(0),
-            quantum_P / float(len(centre_WP)) ** (rounds - 1),
+            quantum_P / float(divisor) ** (rounds - 1),
             self.recorded.form(layout),
             passes,
         )
-        return mean, layout
+        return (mean if self.declared.reduction == "mean" else mean.times(divisor)), layout
 
     def _mean(self, fresh: LocalGradients, step: int, layout: Layout) -> Ball:
         """Return the mean over the ranks of a step's gradients.
@@ -234,7 +247,7 @@ class ExpectedValues:
         mean = balls.mean_over_ranks(centre_WP, radius_WP, most_WP, quantum_P, form, passes)
         if self.declared.reduction == "mean":
             return mean
-        return Ball(mean.centre * world_size, mean.radius * world_size, mean.quantum)
+        return mean.times(world_size)
 
     def _rounds(self, ranks: int, layout: Layout) -> tuple[int, NDArray[np.intp]]:
         """Return how often a step's gradient is reduced, and the roundings of its elements.

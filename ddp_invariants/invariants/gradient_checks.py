@@ -10,7 +10,7 @@ import numpy as np
 
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.layers import Model
-from ddp_invariants.invariants.compare import apart, number, outside, unlike
+from ddp_invariants.invariants.compare import apart, number, outside
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.recorded import flat_by_name
@@ -199,11 +199,14 @@ def missing_gradient(
 
 
 def first_rank_that_differs(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
-    """Return the failure of the first rank whose gradients differ bitwise from rank 0's."""
+    """Return the failure of the first rank whose gradients differ bitwise from rank 0's.
+
+    The sign of a zero is the only exception: a rank may add the mean to zeros of its own.
+    """
     reduced = view.every_rank("reduced", step)
     for rank, tensors in enumerate(reduced[1:], start=1):
         tally.compared += sum(tensors.layout.sizes)
-        difference = unlike(reduced[0], tensors, "rank 0 holds")
+        difference = apart(reduced[0], tensors, "rank 0 holds")
         if difference is not None:
             failure = Failure(
                 "GRAD-1",
@@ -229,7 +232,7 @@ def wrong_mean_of_the_active(view: EvidenceView, tally: Tally, step: int) -> Fai
             failure = Failure(
                 "GRAD-11",
                 f"with {len(active)} of {case.world_size} ranks left the gradient is not the "
-                f"mean over {averaged}",
+                f"{view.declared.reduction} over {averaged}",
                 f"rank {rank} of {case.world_size}, step {step}, {difference.place}",
                 difference.words,
             )

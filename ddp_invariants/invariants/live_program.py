@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from ddp_invariants.invariants import param
+from ddp_invariants.invariants.crashes import crash_of
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import lacks
 from ddp_invariants.invariants.observed import require_observed
@@ -183,6 +184,10 @@ def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | N
         raise NotAbout("the case has no earlier runs, or was not run without them")
     if view.incident is not None or alone.incident is not None:
         raise Unjudged(view.cut_short or EvidenceView(alone).cut_short)
+    raised = [rank.raised for rank in view.evidence.ranks]
+    refused = all(error is not None and error.phase == "wrap" for error in raised)
+    if refused and crash_of(view.evidence) is None and any(r.raised is None for r in alone.ranks):
+        raise Unjudged(f"a process with earlier runs is refused: {view.cut_short}")
     count = len(earlier.runs)
     runs = "another run" if count == 1 else f"{count} other runs"
     difference = first_difference(

@@ -95,13 +95,19 @@ def _owned(view: EvidenceView, step: int, expected: Ball) -> FloatArray:
 
 
 def unowned(view: EvidenceView, step: int) -> str:
-    """Return the name of a parameter whose gradient no rank holds; empty if there is none."""
+    """Return the name of a parameter whose gradient no rank holds; empty if there is none.
+
+    A parameter that no rank used at the step, or that was frozen then, need not have a gradient.
+    """
     reduced = view.every_rank("reduced", step)
+    without = frozenset.intersection(*view.unused(step)) | view.left_frozen(step)
     return next(
         (
             slot.name
             for slot in view.layout(step).slots
-            if slot.elements and not any(slot.name in tensors.by_name for tensors in reduced)
+            if slot.elements
+            and slot.name not in without
+            and not any(slot.name in tensors.by_name for tensors in reduced)
         ),
         "",
     )

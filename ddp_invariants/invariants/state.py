@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from ddp_invariants.invariants import param
-from ddp_invariants.invariants.compare import parted
+from ddp_invariants.invariants.compare import apart
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import lacks
 from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
@@ -110,11 +110,11 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
         for rank in range(view.case.world_size):
             tally.meet({STATEFUL: left == "state" and before[rank].layout.slots})
             tally.compared += sum(before[rank].layout.sizes)
-            difference = parted(
+            difference = apart(
                 before[rank], after[rank], "it was saved as", view.case.model.unsaved
             )
             if difference is not None and broadcast and left == "left buffers":
-                difference = parted(
+                difference = apart(
                     before[0], after[rank], "rank 0 saved it as", view.case.model.unsaved
                 )
             if difference is not None:
@@ -187,7 +187,7 @@ def _of_loaded_values(view: EvidenceView, tally: Tally) -> Failure | None:
         for rank, tensors in enumerate(loaded_by[loaded]):
             tally.meet({STATEFUL: left == "saved state" and held.layout.slots})
             tally.compared += sum(held.layout.sizes)
-            difference = parted(held, tensors, "it was saved as")
+            difference = apart(held, tensors, "it was saved as")
             if difference is not None:
                 return Failure(
                     "STATE-2",

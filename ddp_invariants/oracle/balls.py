@@ -77,6 +77,10 @@ class Ball:
         most: FloatArray = np.abs(self.centre) + self.radius
         return most
 
+    def times(self, count: int) -> "Ball":
+        """Return the sum of this many such numbers, if these are the mean of the summands."""
+        return Ball(self.centre * count, self.radius * count, self.quantum)
+
 
 def exactly(values: FloatArray) -> Ball:
     """Return numbers known to the last bit, with one quantum for all of them."""

@@ -33,6 +33,8 @@ MANY = 3
 """Factor on that time for all small cases of a sampler at once."""
 LOADING = 120.0
 """Seconds that loading an implementation may take: some import many large packages."""
+SETTLING = 3.0
+"""Seconds in which the resources of a fresh process's last run may become fewer."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
 
@@ -219,6 +221,7 @@ class Pool:
             "training": training.name,
             "number": self.processes.requests + 1,
             "plain": not observed,
+            "settling": SETTLING if fresh else SETTLING / 10,
         }
         nodes = [self.processes.host(rank).node for rank in ranks]
         answers = self.processes.ask(

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -225,7 +226,9 @@ class Rank:
             if len(runs) > 1:
                 _meet(groups.store, everyone)
                 gc.collect()
-                left.append([*kernel_counts().values(), child_processes()])
+                left.append(_resources())
+        if case.rounds > 1:
+            left[-1] = _settled(left, request["settling"])
         header = {
             **record.header(),
             "sent": groups.sent(),
@@ -271,6 +274,35 @@ def _meet(store: Any, connections: Connections) -> None:
         store.wait(
             [f"over/{rank}" for rank in range(connections.world_size)], dt.timedelta(seconds=5)
         )
+
+
+def _resources() -> list[int]:
+    """Count this process's threads, open descriptors and child processes."""
+    return [*kernel_counts().values(), child_processes()]
+
+
+def _settled(left: list[list[int]], seconds: float) -> list[int]:
+    """Return the last round's counts, after a wait while one of them has grown in every round.
+
+    A thread may end a moment after the wrapper that it served.
+
+    Args:
+        left: The counts after each round.
+        seconds: The longest wait.
+    """
+    *before, last = left
+    until = time.monotonic() + seconds
+
+    def grew() -> bool:
+        return any(
+            all(first < second for first, second in pairwise(counts))
+            for counts in zip(*before, last, strict=True)
+        )
+
+    while grew() and time.monotonic() < until:
+        time.sleep(0.01)
+        last = _resources()
+    return last
 
 
 def _counts() -> dict[str, int]:

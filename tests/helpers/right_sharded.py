@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.faults._start import broadcast
 from ddp_invariants.faults.sharded import Sliced
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.adapters.fsdp1 import FullyShardedDataParallel
@@ -117,3 +119,49 @@ class SlicedMomentum(Sliced):
         """Return the optimizer of this rank's shares."""
         group = super().make_optimizer(wrapped, context).param_groups[0]
         return AlwaysMomentum(group["params"], group["lr"])
+
+
+class Owned:
+    """Each gradient goes to the rank that owns the parameter, and is held and used there alone."""
+
+    declares: ClassVar[dict[str, Any]] = {
+        "zero": 2,
+        "gradients": "owner",
+        "partition": "parameters",
+        "accumulation": "none",
+    }
+
+    def wrap(self, module: nn.Module, _context: Context) -> nn.Module:
+        """Deal the parameters out."""
+        self.parameters = list(module.parameters())
+        broadcast([*self.parameters, *module.buffers()])
+        return module
+
+    def _owned(self) -> list[tuple[int, nn.Parameter]]:
+        return [(n % dist.get_world_size(), each) for n, each in enumerate(self.parameters)]
+
+    def make_optimizer(self, _wrapped: nn.Module, context: Context) -> Any:
+        """Return the optimizer of this rank's parameters."""
+        return context.optimizer([each for rank, each in self._owned() if rank == dist.get_rank()])
+
+    def zero_grad(self, wrapped: nn.Module, _optimizer: Any, set_to_none: bool) -> None:
+        """Clear all gradients."""
+        wrapped.zero_grad(set_to_none)
+
+    def after_backward(self, _wrapped: nn.Module, _optimizer: Any) -> None:
+        """Reduce each gradient that some rank has to its owner."""
+        users = torch.tensor([each.grad is not None for each in self.parameters], dtype=torch.int)
+        dist.all_reduce(users)
+        for used, (owner, parameter) in zip(users.tolist(), self._owned(), strict=True):
+            if used:
+                own = parameter.grad
+                mean = torch.zeros_like(parameter) if own is None else own.clone()
+                dist.reduce(mean, owner)
+                is_own = owner == dist.get_rank()
+                parameter.grad = mean / dist.get_world_size() if is_own else None
+
+    def step(self, _wrapped: nn.Module, optimizer: Any) -> None:
+        """Update this rank's parameters, and send them to all ranks."""
+        optimizer.step()
+        for owner, parameter in self._owned():
+            dist.broadcast(parameter.detach(), owner)

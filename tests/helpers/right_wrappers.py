@@ -1,7 +1,7 @@
 """Right wrappers that some rule has accused; each says what is special about it."""
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -326,3 +326,79 @@ class RegistersAgain(Reference):
             delattr(part, last)
             part.register_parameter(last, nn.Parameter(parameter.detach().clone()))
         super().__init__(module, **options)
+
+
+def sent_by_a_sum(tensors: Iterable[Tensor], group: Any) -> None:
+    """Give all ranks the first rank's tensors, by a sum to which the others add zeros."""
+    for tensor in tensors:
+        kept = tensor.detach()
+        sent = kept.clone(memory_format=torch.contiguous_format)
+        if dist.get_rank(group):
+            sent.zero_()
+        dist.all_reduce(sent, group=group)
+        kept.copy_(sent)
+
+
+class LoadsBySum(Reference):
+    """A state that is loaded goes from the first rank to all, by a sum."""
+
+    def load_state_dict(self, *state: Any, **options: Any) -> Any:
+        """Load a state."""
+        loaded = super().load_state_dict(*state, **options)
+        sent_by_a_sum(self.module.parameters(), self.group)
+        return loaded
+
+
+class EachForwardBySum(Reference):
+    """Each forward in training starts from the first rank's parameters, sent by a sum."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Send the parameters, and return what the module returns."""
+        if torch.is_grad_enabled() and self.training:
+            sent_by_a_sum(self.module.parameters(), self.group)
+        return super().forward(*inputs, **named)
+
+
+class AddsToZeros(Reference):
+    """A rank without a gradient adds the mean to zeros; the others copy the mean."""
+
+    def _write_back(self, bucket: Any) -> None:
+        without = [parameter for parameter in bucket.parameters if parameter.grad is None]
+        super()._write_back(bucket)
+        for parameter in without:
+            if parameter.grad is not None:
+                parameter.grad = torch.zeros_like(parameter).add_(parameter.grad)
+
+
+class JoinsUncached(Joins):
+    """Casts a weight anew for each use, so that the gradients of its uses add up in float32."""
+
+    def forward(self, *inputs: Any) -> Any:
+        """Return what the module returns."""
+        if not torch.is_autocast_enabled("cpu"):
+            return self.module(*inputs)
+        with torch.autocast("cpu", torch.get_autocast_dtype("cpu"), cache_enabled=False):
+            return self.module(*inputs)
+
+
+class JoinsSums(Joins):
+    """Gradients are summed, as it declares; a rank without a batch adds zeros."""
+
+    declares: ClassVar = {**Joins.declares, "reduction": "sum"}
+
+    def _divisor(self) -> int:
+        return 1
+
+
+class JoinsByAFactor(Joins):
+    """A mean over all ranks is multiplied, so that it is the mean over those with a batch."""
+
+    declares: ClassVar = {**Joins.declares, "divisor": "active"}
+
+    def sync_gradients(self) -> None:
+        """Reduce the gradients."""
+        super().sync_gradients()
+        if self._joining and self._active < self.world_size:
+            for parameter in self._trained():
+                assert parameter.grad is not None
+                parameter.grad.mul_(self.world_size / self._active)

@@ -385,7 +385,8 @@ def _of_the_module(state: Mapping[str, Any], held: dict[str, list[str]], module:
 
 
 def _begun(tensor: Tensor) -> str:
-    """Return a tensor in words, with its first element."""
+    """Return a tensor in words, with its first element; the sign of a zero does not show."""
+    tensor = tensor + 0 if tensor.is_floating_point() or tensor.is_complex() else tensor
     first = f", begins with {tensor.flatten()[0].item()}" if tensor.numel() else ""
     return described(tensor) + first
 
