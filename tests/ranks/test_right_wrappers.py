@@ -112,10 +112,12 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
         ("RegistersAgain", case(BRANCHED), "INIT-3"),
         ("LoadsBySum", case(TWO, values="faint", situations=RELOADED), "STATE-1"),
         ("LoadsBySum", case(TWO, values="faint", situations=(ModuleUse(("states",)),)), "MOD-4"),
-        ("EachForwardBySum", case(TWO, values="faint", seed=2), "PARAM-3"),
+        ("EachForwardBySum", case(TIED, values="faint", data=Data(16, 2)), "PARAM-3"),
         (
             "AddsToZeros",
-            case(WIDE, values="faint", log2_scale=-8, situations=(UnusedLayers(SOMETIMES),)),
+            case(
+                WIDE, values="faint", seed=1, log2_scale=-8, situations=(UnusedLayers(SOMETIMES),)
+            ),
             "GRAD-1",
         ),
         (
