@@ -152,6 +152,7 @@ def comparison(sides: "tuple[Environment, Environment]", outcome: "Gated") -> di
             "seen": gated.seen,
             "accepted": gated.accepted,
             "counts": gated.counts,
+            "varies": gated.varies,
             "script": gated.script,
             "case": json.loads(to_json(gated.case)) if gated.case is not None else None,
         }

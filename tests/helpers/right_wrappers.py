@@ -1,5 +1,9 @@
 """Right wrappers that some rule has accused; each says what is special about it."""
 
+import os
+import sys
+import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -402,3 +406,48 @@ class JoinsByAFactor(Joins):
             for parameter in self._trained():
                 assert parameter.grad is not None
                 parameter.grad.mul_(self.world_size / self._active)
+
+
+class KeepsTheShape(Reference):
+    """Refuses inputs of another shape than the first ones."""
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """Return what the module returns."""
+        shape = inputs[0].shape
+        self.shape = getattr(self, "shape", shape)
+        if shape != self.shape:
+            raise ValueError(f"inputs must keep the shape {tuple(self.shape)}: use drop_last")
+        return super().forward(*inputs, **named)
+
+
+class OnlyOne(Reference):
+    """Refuses to wrap twice in a process."""
+
+    made = False
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        if OnlyOne.made:
+            raise RuntimeError("only one wrapper is supported in a process")
+        OnlyOne.made = True
+        super().__init__(module, **options)
+
+
+class Lingers(Reference):
+    """A thread of each wrapper ends a moment after the run."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        threading.Thread(target=time.sleep, args=(1.5,), daemon=True).start()
+
+
+class NamesItsProcess(Reference):
+    """Keeps the number of its process, and takes a folder of the interpreter by default."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        folder: str = f"{sys.prefix}/share/kernels",
+        run: str = f"run {os.getpid()}",
+    ) -> None:
+        super().__init__(module)
+        self.folder, self.run, self.process = folder, run, os.getpid()

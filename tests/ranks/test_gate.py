@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,45 @@ def test_a_difference_of_the_simulation_alone_is_not_judged(
     assert "because the simulation alone shows it: discrete: collectives" in upgrade.comparison(
         (HEAD.environment, HEAD.environment), outcome
     )
+
+
+def test_a_side_that_differs_from_itself_is_not_judged(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is another one in each run of one side tells nothing about the upgrade."""
+    both, added = Sides(pool, pool, Ddp(), Sampler(), 2), count(1)
+
+    def answers(_case: Case, **_: bool) -> Pair:
+        more = next(added)
+        new = everywhere(right(), "reduced", 1, FACTOR, lambda values: values + more)
+        return Pair(right(), new, simulated=False)
+
+    monkeypatch.setattr(both, "answers", answers)
+    compares = gate.Gate(both)
+    difference = next(
+        each for each in compares.differences(CASE) if each.sort == "number: reduced gradient"
+    )
+    entry, *_ = compares._shrunk(CASE, difference, {})
+    assert entry.seen == outcome.REPEATS
+    assert entry.varies
+    assert not entry.counts
+    assert Gated((entry,), 1).status == 2
+    assert "a side differs from itself" in upgrade.comparison(
+        (HEAD.environment, HEAD.environment), Gated((entry,), 1)
+    )
+
+
+def test_what_names_a_process_or_a_folder_is_no_offer(
+    pool: Pool, discovered: Discover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two interpreters lie in other folders, and two processes have other numbers."""
+    monkeypatch.setattr(sides, "discover", discovered)
+    name = f"{Path(__file__).parents[1]}/helpers/right_wrappers.py:NamesItsProcess"
+    _, offer = sides.discovered_side(pool, Ddp(name), Sampler(), 2)
+    assert offer.ddp["defaults"]["run"] == sides.VARIES
+    assert offer.ddp["defaults"]["folder"] == "'{prefix}/share/kernels'"
+    assert offer.surface["attribute folder of a wrapped module"] == "'{prefix}/share/kernels'"
+    assert "attribute process of a wrapped module" not in offer.surface
 
 
 @pytest.mark.usefixtures("known")

@@ -1,11 +1,14 @@
 """Right wrappers that a rule has once accused: each is run on a case that showed it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import right_sharded
 import right_wrappers
+from probed import Discover
 
+from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
@@ -16,14 +19,17 @@ from ddp_invariants.cases.program import (
     Optimizer,
     Unused,
 )
+from ddp_invariants.discovery.result import Standing
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Declarations, declare
-from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.own_buffers import OwnBuffers
@@ -181,3 +187,28 @@ def test_it_may_shard(pool: Pool, name: str, case: TrainingCase, rule: str) -> N
     }
     assert not failed
     assert findings[rule].compared
+
+
+def test_a_refusal_of_a_short_batch_is_a_refusal(pool: Pool, discovered: Discover) -> None:
+    """No case with a last batch of another size is drawn then."""
+    discovery = discovered(pool, Ddp(f"{FILE}:KeepsTheShape"), Sampler(), 2)
+    probes = {probe.capability: probe.standing for probe in discovery.ddp_probes}
+    assert probes["short_batch"] is Standing.REFUSED
+    assert not discovery.scope(2).has("short_batch")
+
+
+def test_a_refusal_after_earlier_runs_is_not_judged(make_trial: TrialMaker) -> None:
+    """A wrapper that serves one run of a process is neither right nor wrong about LIVE-8."""
+    runs = EarlierRuns((replace(GENTLE, seed=5),))
+    trial = make_trial(ddp=f"{FILE}:OnlyOne", scope=Scope())
+    finding = trial.really(GENTLE.with_situation(runs), rule="LIVE-8")["LIVE-8"]
+    assert finding.failure is None
+    assert "only one wrapper is supported" in finding.unjudged
+
+
+def test_a_thread_may_end_after_its_run(pool: Pool) -> None:
+    """A confirmation in new processes waits for it."""
+    repeated = case(TWO, rounds=4)
+    judged = judge(pool.train(repeated, Ddp(f"{FILE}:Lingers"), fresh=True))["LIVE-4"]
+    assert judged.failure is None
+    assert judged.compared
