@@ -58,7 +58,7 @@ CHANNELS_LAST = "channels_last parameter"
     level="core",
 )
 def identical_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare bitwise, on every step, including poisoned steps."""
+    """Compare bitwise but for the sign of zeros, on every step, including poisoned steps."""
     for step in view.steps("reduced"):
         reduced = view.every_rank("reduced", step)
         tally.meet({TWO_RANKS: len(reduced) > 1})
