@@ -1,5 +1,6 @@
 """The table of capabilities: how a case contains a capability, loses it, and probes it."""
 
+import math
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -156,12 +157,15 @@ def _with_usual_constants(plan: Optimizer) -> Optimizer:
 def _has_a_short_batch(case: TrainingCase) -> bool:
     """Return whether a run comes to a last batch of an epoch that is smaller than the others."""
     batches, rest = divmod(case.data.of_a_rank(case.world_size), case.data.batch_size)
-    return bool(batches and rest) and case.steps * case.accumulation > batches
+    if batches and rest and case.steps * case.accumulation > batches:
+        return True
+    return case.saved_by is not None and _has_a_short_batch(case.before)
 
 
 def _of_whole_batches(case: TrainingCase) -> TrainingCase:
-    batches = case.data.of_a_rank(case.world_size) // case.data.batch_size
-    samples = batches * case.data.batch_size * case.world_size
+    ranks = math.lcm(case.world_size, case.saved_by or 1)
+    batches = max(1, case.data.samples // (ranks * case.data.batch_size))
+    samples = batches * case.data.batch_size * ranks
     return replace(case, data=replace(case.data, samples=samples))
 
 

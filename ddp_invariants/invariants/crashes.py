@@ -1,11 +1,11 @@
 """The difference between a refusal and a crash.
 
 A refusal is deliberate: a `raise` statement says what the implementation does not take, or an
-assertion says in words what it requires, at the latest in the first forward. A crash is an exception
-that no author chose: a name that does not exist, an index out of range, any other assertion that
-fails. Errors that a library raises on its own count as refusals, because torch refuses many
-arguments in its C++ code. So do all errors outside the implementation's code, and a variable that
-the environment lacks.
+assertion says in words what it requires, or any words when it wraps. A crash is an exception that no
+author chose: a name that does not exist, an index out of range, any other assertion that fails.
+Errors that a library raises on its own count as refusals, because torch refuses many arguments in
+its C++ code. So do all errors outside the implementation's code, and a variable that the environment
+lacks.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any
 from ddp_invariants.records.evidence import DESTROYED, RaisedError, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
 
-NEVER_MEANT = frozenset(
+RARELY_MEANT = frozenset(
     {
         "NameError",
         "AttributeError",
@@ -55,8 +55,8 @@ _REQUIRING = (
     "please",
 )
 """Words of assertions that tell a user what is taken. DeepSpeed refuses by such assertions alone."""
-_STARTING = ("wrap", "forward", "construction")
-"""The phases of a start: an assertion in words that fails there is about what the caller gave."""
+_CONSTRUCTING = ("wrap", "construction")
+"""The phases in which an assertion in words is about what the caller gave."""
 _OF_THE_ENVIRONMENT = re.compile(r'(<frozen os>|[^"]*/os\.py)", line \d+, in __getitem__')
 """The last entry of a traceback from `os.environ[name]`."""
 _STOPPED = "generator raised StopIteration"
@@ -70,6 +70,11 @@ _REFUSING = (
 """Words of TypeErrors that refuse: torch's C++ a dtype or a layout, a signature a form of call."""
 
 
+def is_deliberate(error: RaisedError) -> bool:
+    """Return whether a `raise` statement of the implementation made an exception."""
+    return error.innermost == "implementation" and error.instruction == _RAISED
+
+
 def is_crash(error: RaisedError) -> bool:
     """Return whether an exception is a crash of the implementation and no refusal."""
     kinds = set(error.kinds)
@@ -77,18 +82,17 @@ def is_crash(error: RaisedError) -> bool:
         return False
     is_own, raised = error.innermost == "implementation", error.instruction == _RAISED
     has_words = len(error.message.split()) > 1
-    if kinds & NEVER_MEANT:
-        # A lookup of an attribute, which Python calls by itself, raises what says so.
-        looked_up = "has no attribute" in error.message or DESTROYED in kinds
-        return looked_up or not (is_own and raised and has_words)
+    if kinds & RARELY_MEANT:
+        # The message of a KeyError is the text of its argument, which may be any object.
+        is_text = "KeyError" not in kinds or error.message[:1] in ("'", '"')
+        return DESTROYED in kinds or not (is_own and raised and has_words and is_text)
     if not is_own:
         return False
     if error.message == _STOPPED:
         return True
     if "AssertionError" in kinds:
-        starts = error.phase in _STARTING and error.step == 0
         requires = any(words in error.message for words in _REQUIRING)
-        return not (requires or (starts and has_words))
+        return not (requires or (error.phase in _CONSTRUCTING and has_words))
     if raised:
         return False
     if kinds & _BY_MISTAKE:

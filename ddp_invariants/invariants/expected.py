@@ -73,10 +73,6 @@ def _stacked(records: Sequence[Sequence[Tensors]], step: int) -> tuple[Layout, F
     return layout, values_KWP
 
 
-def _rounds_when_divided_by(divisor: int) -> bool:
-    return divisor & (divisor - 1) != 0
-
-
 class ExpectedValues:
     """The expected gradients, losses and parameters of a case; each value is computed once."""
 
@@ -207,7 +203,8 @@ class ExpectedValues:
         centre_WP = values_KWP.sum(0)
         divisor = len(centre_WP)
         rounds, passes = self._rounds(divisor, layout)
-        if self.declared.divisor == "active" and _rounds_when_divided_by(self.case.world_size):
+        divided = self.declared.divisor == "active" and self.declared.reduction == "mean"
+        if divided and not balls.is_power_of_two(self.case.world_size):
             # The sum may be divided by W as ever, and then multiplied by W / active ranks.
             passes, quantum_P = passes + 1, np.zeros_like(quantum_P)
         mean = balls.mean_over_ranks(

@@ -201,7 +201,7 @@ def missing_gradient(
 def first_rank_that_differs(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Return the failure of the first rank whose gradients differ bitwise from rank 0's.
 
-    The sign of a zero is the only exception: a rank may add the mean to zeros of its own.
+    All NaNs are equal, and zeros of either sign: a rank may add the mean to zeros of its own.
     """
     reduced = view.every_rank("reduced", step)
     for rank, tensors in enumerate(reduced[1:], start=1):

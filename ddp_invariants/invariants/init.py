@@ -3,7 +3,7 @@
 Wrapping changes nothing else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.invariants.compare import apart
@@ -20,7 +20,7 @@ from ddp_invariants.invariants.rule import (
     not_about,
 )
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.records.evidence import Moment
+from ddp_invariants.records.evidence import ModuleTensor, Moment
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.own_buffers import OwnBuffers
 
@@ -144,28 +144,23 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
         raise Unjudged(view.cut_short or "a rank recorded no structure")
     for number, rank in enumerate(ranks):
         before, after = rank.structure_before, rank.structure_after
-        # Shapes are those of shards, and a lost tie shows in a forward. Other names of a tied tensor
-        # come last: a wrapper may register them again.
+        # Shapes are those of shards, and a lost tie shows in a forward.
         if sharded:
             before, after = (
-                [
-                    row._replace(dtype="", shape=[], first_name="")
-                    for row in sorted(rows, key=lambda r: r.name if r.name != r.first_name else "")
-                ]
+                [row._replace(dtype="", shape=[], first_name="") for row in rows]
                 for rows in (before, after)
             )
         # A wrapper may list flat tensors instead of those that are trained.
         trained = {row.name for row in before if row.kind == "parameter" and row.requires_grad}
-        is_flat = view.declared.partition == "flat" and bool(trained)
-        if is_flat and not trained & {row.name for row in after}:
-            listed = [{row.name for row in rows} for rows in (before, after)]
+        if view.declared.partition == "flat" and not trained & {row.name for row in after}:
+            common = {row.name for row in before} & {row.name for row in after}
             before, after = (
-                [row for row in rows if row.kind == "buffer" or row.name in others]
-                for rows, others in ((before, listed[1]), (after, listed[0]))
+                [row for row in rows if row.kind == "buffer" or row.name in common]
+                for rows in (before, after)
             )
         # A wrapper may register tensors again in another order.
         if {row.name for row in before} == {row.name for row in after}:
-            before, after = (sorted(rows, key=lambda row: row.name) for rows in (before, after))
+            before, after = (_by_name(rows) for rows in (before, after))
         tally.compared += len(before)
         rows = rank.structure_before
         own_names = {row.name for row in rows}
@@ -201,6 +196,15 @@ def wrapping_changes_nothing_else(view: EvidenceView, tally: Tally) -> Failure |
             "; ".join(changes),
         )
     return None if sharded else _changed_value(view)
+
+
+def _by_name(rows: Sequence[ModuleTensor]) -> list[ModuleTensor]:
+    """Return rows in the order of their names, each with the first name of its tensor by that order."""
+    names = sorted(rows, key=lambda row: row.name, reverse=True)
+    first = {row.first_name: row.name for row in names}
+    return [
+        row._replace(first_name=row.first_name and first[row.first_name]) for row in names[::-1]
+    ]
 
 
 def _changed_value(view: EvidenceView) -> Failure | None:

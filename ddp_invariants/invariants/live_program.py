@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from ddp_invariants.invariants import param
-from ddp_invariants.invariants.crashes import crash_of
+from ddp_invariants.invariants.crashes import is_crash, is_deliberate
 from ddp_invariants.invariants.draws import FEW_RANKS, Draws
 from ddp_invariants.invariants.exclusions import lacks
 from ddp_invariants.invariants.observed import require_observed
 from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.timing import first_difference
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.records.evidence import RankEvidence, TrainingEvidence
+from ddp_invariants.records.evidence import RaisedError, RankEvidence, TrainingEvidence
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.second import BESIDE, SAME, SecondWrapper, condition
@@ -177,16 +177,15 @@ AFTER = "a run after others"
 def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare bitwise with the same case in new processes, which have run nothing before.
 
-    A run that hangs is LIVE-1's.
+    A run that hangs is LIVE-1's. A wrapper may refuse to wrap again, by a `raise` statement on every
+    rank; what a library raises then is no refusal.
     """
     earlier, alone = view.case.get(EarlierRuns), view.without(*_WITHOUT_EARLIER_RUNS)
     if earlier is None or alone is None:
         raise NotAbout("the case has no earlier runs, or was not run without them")
     if view.incident is not None or alone.incident is not None:
         raise Unjudged(view.cut_short or EvidenceView(alone).cut_short)
-    raised = [rank.raised for rank in view.evidence.ranks]
-    refused = all(error is not None and error.phase == "wrap" for error in raised)
-    if refused and crash_of(view.evidence) is None and any(r.raised is None for r in alone.ranks):
+    if all(_refuses_to_wrap(rank.raised) for rank in view.evidence.ranks):
         raise Unjudged(f"a process with earlier runs is refused: {view.cut_short}")
     count = len(earlier.runs)
     runs = "another run" if count == 1 else f"{count} other runs"
@@ -200,3 +199,9 @@ def earlier_runs_change_nothing(view: EvidenceView, tally: Tally) -> Failure | N
         raise Unjudged(view.cut_short)
     tally.met.add(AFTER)
     return None
+
+
+def _refuses_to_wrap(error: RaisedError | None) -> bool:
+    return (
+        error is not None and error.phase == "wrap" and is_deliberate(error) and not is_crash(error)
+    )

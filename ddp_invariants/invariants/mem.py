@@ -57,11 +57,11 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
     # An SGD of the implementation's own may keep a momentum of zero too.
     most = max(moments, 1) if view.declared.optimizer == "own" else moments
-    # Beside the float32 copy, a rank may hold its share of a parameter below float32 as such.
-    low = sum(
-        slot.elements * _own_size(slot) for slot in layout.slots if _size(slot) > _own_size(slot)
-    )
-    kept = share + (low / holders + padding if low else 0)
+    low = [slot for slot in layout.slots if _size(slot) > _own_size(slot)]
+    # An optimizer with wide copies of low parameters holds its share of both.
+    has_copies = bool(view.declared.main and low)
+    copies = sum(slot.elements * _size(slot) for slot in low) / holders + padding
+    copied = sum(slot.elements * _own_size(slot) for slot in low) / holders + padding
     # If the share is not smaller than the whole, a rank that holds everything passes as well.
     if share < wide:
         tally.meet({"more than one rank": True, "optimizer with state": moments})
@@ -70,13 +70,14 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
             claims = [("an optimizer's own copies of parameters", own, share)]
             # The state may hold the copies that the optimizer updates.
             claims += (
-                [("optimizer state and copies of parameters", state + own, most * share + kept)]
-                if view.declared.main
+                [("optimizer state and copies", state + own, most * share + copies + copied)]
+                if has_copies
                 else [("optimizer state", state, most * share)]
             )
             claims += [("gradients", gradients, share)] if stage > 1 else []
             if stage > 2:
-                claims += [("parameters", module, share), ("parameters", module + own, kept)]
+                both = share + copied if has_copies else share
+                claims += [("parameters", module, share), ("parameters", module + own, both)]
             for kind, held, allowed in claims:
                 tally.compared += 1
                 if held > allowed:

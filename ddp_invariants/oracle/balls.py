@@ -341,6 +341,11 @@ numbers when it divides them by 2.
 """
 
 
+def is_power_of_two(count: int) -> bool:
+    """Return whether a division by this number only changes the exponent."""
+    return count & (count - 1) == 0
+
+
 def mean_over_ranks(
     centre_WP: FloatArray,
     radius_WP: FloatArray,
@@ -371,11 +376,7 @@ def mean_over_ranks(
     world_size = len(centre_WP)
     magnitude_P = (most_WP + radius_WP).sum(0)
     moved_P = radius_WP.mean(0)
-    exact = (
-        (world_size & (world_size - 1) == 0)
-        & (moved_P == 0)
-        & (magnitude_P * form.roundoff <= quantum)
-    )
+    exact = is_power_of_two(world_size) & (moved_P == 0) & (magnitude_P * form.roundoff <= quantum)
     exact &= (quantum >= form.smallest * world_size) & form.real_P
     bound = gamma(world_size + passes, form.roundoff + OWN_ROUNDOFF) * magnitude_P / world_size
     bound = bound + (world_size * passes + 1) * form.smallest

@@ -25,6 +25,7 @@ from ddp_invariants.oracle.balls import (
     FloatArray,
     cast,
     exactly,
+    is_power_of_two,
     plus,
     summed,
     times,
@@ -204,13 +205,13 @@ def _head(
     )
     totals_W = summed(tagged_WB, (1,), "float64")
     size = batch.inputs_WBI.shape[1] * (1 if case.loss == "tagged" else outputs_WBO.centre.shape[2])
-    exact_share = size & (size - 1) == 0
+    exact_share = is_power_of_two(size)
     share = exactly(np.array(1.0 / size))
     share = Ball(share.centre, share.centre * (0.0 if exact_share else OWN_ROUNDOFF), share.quantum)
     doubled = Ball(2 * difference.centre, 2 * difference.radius, 2 * difference.quantum)
     # A micro-step's backward starts from 1 / K, which a mean divides once more.
     part = exactly(np.array(scale / (size * case.accumulation)))
-    exact_part = exact_share and case.accumulation & (case.accumulation - 1) == 0
+    exact_part = exact_share and is_power_of_two(case.accumulation)
     part = Ball(part.centre, part.centre * (0.0 if exact_part else 3 * OWN_ROUNDOFF), part.quantum)
     return times(totals_W, share, "float64"), times(doubled, part, "float64")
 

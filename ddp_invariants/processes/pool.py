@@ -34,7 +34,7 @@ MANY = 3
 LOADING = 120.0
 """Seconds that loading an implementation may take: some import many large packages."""
 SETTLING = 3.0
-"""Seconds in which the resources of a fresh process's last run may become fewer."""
+"""Seconds that a rank waits at most for threads that end a moment after a run, if it is fresh."""
 RENEWAL = 500
 """Cases after which ranks are replaced even if nothing is wrong with them."""
 
@@ -221,7 +221,7 @@ class Pool:
             "training": training.name,
             "number": self.processes.requests + 1,
             "plain": not observed,
-            "settling": SETTLING if fresh else SETTLING / 10,
+            "settling": min(SETTLING, patience / 4) / (1 if fresh else 10),
         }
         nodes = [self.processes.host(rank).node for rank in ranks]
         answers = self.processes.ask(

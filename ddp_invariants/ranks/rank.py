@@ -228,7 +228,7 @@ class Rank:
                 gc.collect()
                 left.append(_resources())
         if case.rounds > 1:
-            left[-1] = _settled(left, request["settling"])
+            left.append(_settled(left, request["settling"]))
         header = {
             **record.header(),
             "sent": groups.sent(),
@@ -282,27 +282,24 @@ def _resources() -> list[int]:
 
 
 def _settled(left: list[list[int]], seconds: float) -> list[int]:
-    """Return the last round's counts, after a wait while one of them has grown in every round.
+    """Return the counts that remain, after a wait if one of them has grown in every round.
 
-    A thread may end a moment after the wrapper that it served.
+    A thread may end a moment after the wrapper that it served. The wait ends as soon as no such
+    count is above that after the first round.
 
     Args:
         left: The counts after each round.
         seconds: The longest wait.
     """
-    *before, last = left
-    until = time.monotonic() + seconds
-
-    def grew() -> bool:
-        return any(
-            all(first < second for first, second in pairwise(counts))
-            for counts in zip(*before, last, strict=True)
-        )
-
-    while grew() and time.monotonic() < until:
+    columns = list(zip(*left, strict=True))
+    grown = [all(a < b for a, b in pairwise(counts)) for counts in columns]
+    until, now = time.monotonic() + seconds, left[-1]
+    while time.monotonic() < until and any(
+        grew and count > counts[0] for grew, count, counts in zip(grown, now, columns, strict=True)
+    ):
         time.sleep(0.01)
-        last = _resources()
-    return last
+        now = _resources()
+    return now
 
 
 def _counts() -> dict[str, int]:

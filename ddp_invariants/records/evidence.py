@@ -227,7 +227,8 @@ class RankEvidence:
         backwards: Per step, the times of the synchronised backward.
         surfaced: The type of the exception that a user got for an injected one (`cases.program.InjectedFailure`);
             empty if there was none, and None if the case did not get there.
-        left: Per round, the threads, open descriptors and child processes after it.
+        left: Per round, the threads, open descriptors and child processes after it; then those
+            that remain after a wait.
         held: Per step, bytes of the module's trained parameters, the optimizer's own copies, its
             state, and gradients; only for implementations that declare a stage of sharding.
         driven: The calls with which the implementation is driven, by moment.

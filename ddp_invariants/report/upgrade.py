@@ -85,7 +85,8 @@ def event(happened: "Event") -> str:
             )
         case Shrunk(entry):
             case = "" if entry.case is None else f" in {describe(entry.case)}"
-            return f"{entry.difference.name}: seen again in {entry.seen} of {REPEATS} runs{case}"
+            seen = f"seen again in {entry.seen} of {REPEATS} runs"
+            return f"{entry.difference.name}: {entry.state if entry.varies else seen}{case}"
     return ""
 
 
@@ -104,6 +105,7 @@ def _ratio_line(ratio: "Ratio") -> str:
 _OUTCOMES = {
     0: "SAME: no judged value changed",
     1: "CHANGED: some changes are not accepted",
-    2: "INCONCLUSIVE: a difference did not show again, a side also differs from itself like this, or it has no known bound",
+    2: "INCONCLUSIVE: a difference did not show again, or the old side also differs from itself like "
+    "this, or no bound is known for it",
     INTERRUPTED: "INTERRUPTED: the report holds the results until then",
 }

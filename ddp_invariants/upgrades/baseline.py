@@ -32,7 +32,7 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.indices import packed, unpacked
 from ddp_invariants.upgrades.comparison import Offer
 
-FORM = 5
+FORM = 6
 """Version of the file format. A file of another version is refused."""
 MOST = 1 << 30
 """Largest number of bytes of JSON that are read; a corpus of some thousand cases has a tenth."""

@@ -214,19 +214,17 @@ class Gate:
 
         Returns:
             The differences between the sides in each repeated run, and the sorts of those between
-                two runs of one side.
+                two runs of the old side. A new side alone that varies is a change.
         """
         pairs = [
             self.sides.answers(case, fresh=difference.moves, real=True) for _ in range(REPEATS)
         ]
         first, *others = pairs
-        of_one_side = [
-            self._compared(Pair(*two, simulated=False))
-            for other in others
-            for two in ((first.old, other.old), (first.new, other.new))
+        of_the_old = [
+            self._compared(Pair(first.old, other.old, simulated=False)) for other in others
         ]
         runs = [self._compared(pair) for pair in pairs]
-        return runs, {each.sort for shown in of_one_side for each in shown}
+        return runs, {each.sort for shown in of_the_old for each in shown}
 
     def _smallest(self, case: Case, difference: Difference, *, real: bool) -> Case:
         """Return the smallest case seen to show a sort of difference."""

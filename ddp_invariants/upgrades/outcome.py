@@ -22,8 +22,8 @@ class ShrunkDifference:
         case: The case; None if the difference shows before any case is run.
         seen: Number of the `REPEATS` repeated runs that showed the difference again.
         accepted: The reason for accepting it; empty if it is not accepted.
-        varies: True if a side differed from itself in the repeated runs by a difference of this
-            sort.
+        varies: True if the old side differed from itself in the repeated runs by a difference of
+            this sort; the new side, if the old one is a file.
         script: The script that shows it, or the reason why there is none; empty if none was
             requested.
     """
@@ -63,7 +63,7 @@ class ShrunkDifference:
         if self.accepted:
             return f"accepted: {self.accepted}"
         if self.varies:
-            return "a side differs from itself like this, from run to run"
+            return "the old side differs from itself like this, from run to run"
         return "" if self.seen == REPEATS else f"seen again in {self.seen} of {REPEATS} runs"
 
 
@@ -94,8 +94,8 @@ class Gated:
     def status(self) -> int:
         """The exit status: 0 same, 1 changed beyond the accepted changes, 2 inconclusive, 130 interrupted.
 
-        Inconclusive means that a difference was seen once and not in every repeated run, that a
-        side also differs from itself like this, or that no bound is known for it.
+        Inconclusive means that a difference was seen once and not in every repeated run, that the
+        old side also differs from itself like this, or that no bound is known for it.
         """
         if self.interrupted:
             return INTERRUPTED

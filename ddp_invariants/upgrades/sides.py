@@ -21,7 +21,7 @@ from ddp_invariants.upgrades.comparison import Offer, before_any_case, warnings_
 from ddp_invariants.upgrades.pace import Cost, cost
 
 VARIES = "another in each process"
-"""The text of a default that names its process or the time, for example."""
+"""The text of a fact that names its process or the time, for example."""
 
 
 class Pair(NamedTuple):
@@ -147,21 +147,25 @@ def discovered_side(
         calls.append([pool.describe(each) for each in (ddp, sampler)])
     pool.anew()
     of_ddp, of_sampler = (_agreed(*described) for described in zip(*calls, strict=True))
+    of_surface = _steady(*surfaces)
     probes = (*discovery.ddp_probes, *discovery.sampler_probes)
     offer = Offer(
         of_ddp,
         of_sampler,
         {probe.capability: (probe.standing.value, probe.words[:300]) for probe in probes},
-        dict(surfaces[0].items() & surfaces[1].items()),
+        of_surface,
     )
     return discovery, offer
 
 
 def _agreed(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Return the description of a call, without defaults that differ between two processes."""
-    before, after = first["defaults"], second["defaults"]
-    same = {name: text if text == after.get(name) else VARIES for name, text in before.items()}
-    return {**first, "defaults": same}
+    return {**first, "defaults": _steady(first["defaults"], second["defaults"])}
+
+
+def _steady(first: dict[str, str], second: dict[str, str]) -> dict[str, str]:
+    """Return what two processes told, with a note where they differ."""
+    return {name: text if text == second.get(name) else VARIES for name, text in first.items()}
 
 
 def answer_of(pool: Pool, case: Case, ddp: Ddp, sampler: Sampler, *, fresh: bool = False) -> Answer:

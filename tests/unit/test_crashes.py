@@ -68,6 +68,11 @@ class _Delegates:
         return getattr(torch, name)
 
 
+class _Tells:
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{name} is neither in the wrapper nor in its module")
+
+
 _NOTHING: Sequence[int] = ()
 _NO_NAMES: dict[str, int] = {}
 
@@ -107,6 +112,8 @@ CRASHES: dict[str, Callable[[], object]] = {
     "index": lambda: _NOTHING[1],
     "key": lambda: _NO_NAMES["absent"],
     "key that is raised": _refuses(KeyError("absent")),
+    "key of several words": _refuses(KeyError(("absent", 2))),
+    "attribute that a lookup of its own tells": lambda: _Tells().missing,
     "division": lambda: 1 // 0,
     "assertion": _asserts,
     "assertion of equal lengths": _compares,
@@ -161,9 +168,9 @@ def test_what_is_raised_in_words_or_by_compiled_code_is_a_refusal(name: str) -> 
 
 @pytest.mark.parametrize(
     ("phase", "step", "refuses"),
-    [("wrap", 0, True), ("forward", 0, True), ("forward", 1, False), ("backward", 0, False)],
+    [("wrap", 0, True), ("construction", 0, True), ("forward", 0, False), ("forward", 1, False)],
 )
-def test_an_assertion_in_words_refuses_at_the_start(
+def test_an_assertion_in_words_refuses_when_it_wraps(
     phase: str, step: int, *, refuses: bool
 ) -> None:
     """Later it is about the implementation's own state."""

@@ -13,8 +13,6 @@ from ddp_invariants.cases.case import NoSync, ZeroGrad
 from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
-    BetweenSteps,
-    BetweenStepsKind,
     Data,
     InjectedFailure,
     Optimizer,
@@ -46,7 +44,6 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.ledger import Ledger
-from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.perturbation import Perturbed
@@ -386,29 +383,19 @@ def test_init4_judges_equal_seeds_only_where_declared() -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "holds"), [("cast", True), ("evaluation", False)])
-def test_param3_a_cast_and_back_keeps_what_is_no_number_but_not_which(
-    kind: BetweenStepsKind, holds: bool
+@pytest.mark.parametrize(
+    ("values", "holds"), [((np.nan, -np.nan), True), ((0.0, -0.0), True), ((np.nan, 1.0), False)]
+)
+def test_param3_what_moves_between_steps_is_a_value(
+    values: tuple[float, float], *, holds: bool
 ) -> None:
-    """After a run has diverged, a cast and back may change one NaN into another NaN.
-
-    Torch has one NaN when it casts back from bfloat16. No other action may change a NaN's bits.
-    """
-    evidence = right(CASE.with_situation(Actions((BetweenSteps(kind, 2),))))
-    evidence = everywhere(
-        evidence,
-        "updated",
-        1,
-        WEIGHT,
-        lambda value: np.copysign(value * np.float32(np.nan), np.float32(-1)),
-    )
-    evidence = everywhere(
-        evidence,
-        "forward",
-        2,
-        WEIGHT,
-        lambda value: np.copysign(value * np.float32(np.nan), np.float32(1)),
-    )
+    """A broadcast by a sum may change the sign of a zero, and a cast the bits of a NaN."""
+    evidence = right(CASE)
+    moments: list[tuple[Moment, int]] = [("updated", 1), ("forward", 2)]
+    for (moment, step), value in zip(moments, values, strict=True):
+        evidence = everywhere(
+            evidence, moment, step, WEIGHT, partial(np.full_like, fill_value=value)
+        )
     assert (param._moved_between(EvidenceView(evidence), Tally(), 2) is None) is holds
 
 

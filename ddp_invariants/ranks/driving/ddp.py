@@ -98,8 +98,11 @@ class Description:
 
 
 def anywhere(text: str) -> str:
-    """Return a text without the folder of this interpreter, which is another one elsewhere."""
-    return text.replace(sys.prefix, "{prefix}")
+    """Return a text without the folder of this interpreter, which is another one elsewhere.
+
+    The system's interpreter shares its folder with all else.
+    """
+    return text if sys.prefix in ("/usr", "/usr/local") else text.replace(sys.prefix, "{prefix}")
 
 
 def defaults(thing: Any) -> dict[str, str]:

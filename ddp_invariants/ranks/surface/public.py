@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader
 
+from ddp_invariants.ranks.driving.ddp import anywhere
 from ddp_invariants.ranks.groups import distributed
 
 PARTS: dict[str, Any] = {
@@ -91,4 +92,6 @@ def _mark(parameter: inspect.Parameter) -> str:
 
 
 def _default(parameter: inspect.Parameter) -> str:
-    return "" if parameter.default is parameter.empty else f"={parameter.default!r}"[:80]
+    return (
+        "" if parameter.default is parameter.empty else f"={anywhere(repr(parameter.default))}"[:80]
+    )

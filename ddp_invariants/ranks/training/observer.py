@@ -1,9 +1,9 @@
 """The notes of a run: tensors by moment, marks of collectives, and the times of gradients."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from operator import attrgetter
-from typing import ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 from weakref import WeakMethod
 
 import torch
@@ -18,8 +18,6 @@ from ddp_invariants.ranks.training.recorder import Record, Structure, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Named, Twin
-
-Held = TypeVar("Held", bound=Tensor)
 
 
 class Observer:
@@ -79,21 +77,12 @@ class Observer:
     def _effects(self) -> tuple[Effect, ...]:
         return self.twin.program.effects
 
-    def _as_built(
-        self, named: Iterable[tuple[str, nn.Parameter]]
-    ) -> list[tuple[str, nn.Parameter]]:
-        return _in_order(list(named), [name for name, _ in self.twin.named])
-
     def _present_buffers(self) -> list[Named]:
         """Return the replica's buffers, under the names that the twin's have.
 
         There are more if a buffer that two modules held has become two.
         """
-        present = list(self.trained.replica.named_buffers())
-        known = [name for name, _ in self.twin.module.named_buffers()]
-        if len(present) > len(known):
-            present = [(name, tensor) for name, tensor in present if name in known]
-        return _in_order(present, known)
+        return _as_built(Structure(self.trained.replica), self.twin)[1]
 
     def at_forward(self) -> None:
         """Note the tensors a step's first forward starts from, and have the twin start from them.
@@ -101,7 +90,9 @@ class Observer:
         A wrapper may move the parameters in memory before any forward.
         """
         if not self.watching:
-            if self.named:  # A wrapper may compute while it wraps.
+            # A wrapper may compute while it wraps. An evaluation changes nothing for the twin, which
+            # could not train with tensors that are made in inference mode.
+            if self.named and torch.is_grad_enabled():
                 self.twin.lie_where(self.named)
             return
         self.watching = False
@@ -126,10 +117,7 @@ class Observer:
     def wrapped(self) -> None:
         """Note the replica after it was wrapped."""
         structure = Structure(self.trained.replica)
-        self.named = self._as_built(structure.parameters)
-        self.buffers = _in_order(
-            structure.buffers, [name for name, _ in self.twin.module.named_buffers()]
-        )
+        self.named, self.buffers = _as_built(structure, self.twin)
         self._require_whole()
         self.record.facts["structure_after"] = structure.rows
         self._note_whole()
@@ -151,8 +139,7 @@ class Observer:
 
     def renewed(self) -> None:
         """List parameters and buffers again: some are new tensors."""
-        self.named = self._as_built(self.trained.replica.named_parameters())
-        self.buffers = self._present_buffers()
+        self.named, self.buffers = _as_built(Structure(self.trained.replica), self.twin)
         self.twin.moved = True
 
     def restored(self) -> None:
@@ -310,14 +297,21 @@ class ShardObserver(Observer):
         twin.follow_gathered(gathered)
 
 
-def _in_order(named: list[tuple[str, Held]], names: Sequence[str]) -> list[tuple[str, Held]]:
-    """Return tensors in the order of these names, if they have just these.
+def _as_built(
+    structure: Structure, twin: Twin
+) -> tuple[list[tuple[str, nn.Parameter]], list[Named]]:
+    """Return parameters and buffers under the names that the twin's have, and in their order.
 
-    A wrapper may register tensors again in another order.
+    A wrapper may register tensors again in another order, and a buffer that two modules held may
+    have become two. Without one of the names, all are listed as they are.
     """
-    by_name = dict(named)
-    same = len(named) == len(names) and by_name.keys() == set(names)
-    return [(name, by_name[name]) for name in names] if same else named
+    has = structure.by_name
+    listed: list[Any] = [structure.parameters, structure.buffers]
+    for place, built in enumerate((twin.named, twin.module.named_buffers())):
+        names = [name for name, _ in built]
+        if all(name in has for name in names) and len(listed[place]) >= len(names):
+            listed[place] = [(name, has[name]) for name in names]
+    return listed[0], listed[1]
 
 
 def observer_of(

@@ -3,7 +3,7 @@
 import dis
 import sys
 import sysconfig
-import traceback
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
@@ -64,20 +64,20 @@ def origin(error: BaseException) -> dict[str, Any]:
         implementation inherits from a library has that implementation for its caller.
     """
     # The origin is the code that asks for an attribute, not the method that looks it up.
-    frames = [
-        frame
-        for frame, _ in traceback.walk_tb(first(error).__traceback__)
-        if frame.f_code.co_name not in _LOOKUPS
+    entries = [
+        entry
+        for entry in _entries(first(error).__traceback__)
+        if entry.tb_frame.f_code.co_name not in _LOOKUPS
     ]
+    frames = [entry.tb_frame for entry in entries]
     owners = [_owner(frame.f_code.co_filename) for frame in frames]
     callers = [
         "implementation" if owner == "library" and _is_inherited(frame) else owner
         for owner, frame in zip(owners, frames, strict=True)
     ]
-    last = _last(first(error).__traceback__)
     return {
         "kinds": [kind.__name__ for kind in type(error).__mro__],
-        "instruction": "" if last is None else _instruction(last.tb_frame.f_code, last.tb_lasti),
+        "instruction": _instruction(frames[-1].f_code, entries[-1].tb_lasti) if entries else "",
         "innermost": owners[-1] if owners else "",
         "caller": next((owner for owner in reversed(callers) if owner != "library"), ""),
     }
@@ -99,10 +99,11 @@ def _is_inherited(frame: FrameType) -> bool:
     return isinstance(file, str) and _owner(file) == "implementation"
 
 
-def _last(entry: TracebackType | None) -> TracebackType | None:
-    while entry is not None and entry.tb_next is not None:
+def _entries(entry: TracebackType | None) -> Iterator[TracebackType]:
+    """Yield the entries of a traceback, the innermost last."""
+    while entry is not None:
+        yield entry
         entry = entry.tb_next
-    return entry
 
 
 def _instruction(code: CodeType, offset: int) -> str:

@@ -109,10 +109,12 @@ class Structure:
             tensor, "parameter" or "buffer"].
         parameters: The parameters, by their first names.
         buffers: The buffers, by their first names.
+        by_name: All of them by all their names.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.rows: list[list[Any]] = []
+        self.by_name: dict[str, Any] = {}
         self._first: dict[int, str] = {}
         self.parameters: list[tuple[str, nn.Parameter]] = self._entered(
             "parameter", module.named_parameters(remove_duplicate=False)
@@ -126,6 +128,7 @@ class Structure:
         once: dict[int, tuple[str, Any]] = {}
         for place, tensor in named:
             name = _WRAPPERS.sub("", place)
+            self.by_name[name] = tensor
             once.setdefault(id(tensor), (name, tensor))
             self._first.setdefault(id(tensor), name)
             dtype, shape, first = str(tensor.dtype)[6:], list(tensor.shape), self._first[id(tensor)]
