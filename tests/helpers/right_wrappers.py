@@ -437,7 +437,7 @@ class Lingers(Reference):
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
         super().__init__(module, **options)
-        threading.Thread(target=time.sleep, args=(1.5,), daemon=True).start()
+        threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
 
 
 class NamesItsProcess(Reference):
