@@ -80,20 +80,19 @@ def is_crash(error: RaisedError) -> bool:
     kinds = set(error.kinds)
     if error.caller != "implementation" or _lacks_a_variable(error):
         return False
-    is_own, raised = error.innermost == "implementation", error.instruction == _RAISED
-    has_words = len(error.message.split()) > 1
+    deliberate, has_words = is_deliberate(error), len(error.message.split()) > 1
     if kinds & RARELY_MEANT:
         # The message of a KeyError is the text of its argument, which may be any object.
         is_text = "KeyError" not in kinds or error.message[:1] in ("'", '"')
-        return DESTROYED in kinds or not (is_own and raised and has_words and is_text)
-    if not is_own:
+        return DESTROYED in kinds or not (deliberate and has_words and is_text)
+    if error.innermost != "implementation":
         return False
     if error.message == _STOPPED:
         return True
     if "AssertionError" in kinds:
         requires = any(words in error.message for words in _REQUIRING)
         return not (requires or (error.phase in _CONSTRUCTING and has_words))
-    if raised:
+    if deliberate:
         return False
     if kinds & _BY_MISTAKE:
         return True

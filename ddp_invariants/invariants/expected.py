@@ -242,9 +242,7 @@ class ExpectedValues:
             )
         quantum_P = quantum_P / float(world_size) ** (rounds - 1)
         mean = balls.mean_over_ranks(centre_WP, radius_WP, most_WP, quantum_P, form, passes)
-        if self.declared.reduction == "mean":
-            return mean
-        return mean.times(world_size)
+        return mean.times(self.divisor)
 
     def _rounds(self, ranks: int, layout: Layout) -> tuple[int, NDArray[np.intp]]:
         """Return how often a step's gradient is reduced, and the roundings of its elements.

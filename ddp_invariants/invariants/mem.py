@@ -61,7 +61,7 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
     # An optimizer with wide copies of low parameters holds its share of both.
     has_copies = bool(view.declared.main and low)
     copies = sum(slot.elements * _size(slot) for slot in low) / holders + padding
-    copied = sum(slot.elements * _own_size(slot) for slot in low) / holders + padding
+    originals = sum(slot.elements * _own_size(slot) for slot in low) / holders + padding
     # If the share is not smaller than the whole, a rank that holds everything passes as well.
     if share < wide:
         tally.meet({"more than one rank": True, "optimizer with state": moments})
@@ -70,13 +70,13 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
             claims = [("an optimizer's own copies of parameters", own, share)]
             # The state may hold the copies that the optimizer updates.
             claims += (
-                [("optimizer state and copies", state + own, most * share + copies + copied)]
+                [("optimizer state and copies", state + own, most * share + copies + originals)]
                 if has_copies
                 else [("optimizer state", state, most * share)]
             )
             claims += [("gradients", gradients, share)] if stage > 1 else []
             if stage > 2:
-                both = share + copied if has_copies else share
+                both = share + originals if has_copies else share
                 claims += [("parameters", module, share), ("parameters", module + own, both)]
             for kind, held, allowed in claims:
                 tally.compared += 1

@@ -297,7 +297,7 @@ def _settled(left: list[list[int]], seconds: float) -> list[int]:
     while time.monotonic() < until and any(
         grew and count > counts[0] for grew, count, counts in zip(grown, now, columns, strict=True)
     ):
-        time.sleep(0.01)
+        time.sleep(0.01)  # Nothing tells when a foreign thread ends.
         now = _resources()
     return now
 

@@ -105,7 +105,7 @@ def _ratio_line(ratio: "Ratio") -> str:
 _OUTCOMES = {
     0: "SAME: no judged value changed",
     1: "CHANGED: some changes are not accepted",
-    2: "INCONCLUSIVE: a difference did not show again, or the old side also differs from itself like "
-    "this, or no bound is known for it",
+    2: "INCONCLUSIVE: a difference did not show again, or a side also differs from itself like this, "
+    "or no bound is known for it",
     INTERRUPTED: "INTERRUPTED: the report holds the results until then",
 }

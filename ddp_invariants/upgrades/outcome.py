@@ -63,7 +63,7 @@ class ShrunkDifference:
         if self.accepted:
             return f"accepted: {self.accepted}"
         if self.varies:
-            return "the old side differs from itself like this, from run to run"
+            return "a side differs from itself like this, from run to run"
         return "" if self.seen == REPEATS else f"seen again in {self.seen} of {REPEATS} runs"
 
 
@@ -94,8 +94,8 @@ class Gated:
     def status(self) -> int:
         """The exit status: 0 same, 1 changed beyond the accepted changes, 2 inconclusive, 130 interrupted.
 
-        Inconclusive means that a difference was seen once and not in every repeated run, that the
-        old side also differs from itself like this, or that no bound is known for it.
+        Inconclusive means that a difference was seen once and not in every repeated run, that a side
+        also differs from itself like this, or that no bound is known for it.
         """
         if self.interrupted:
             return INTERRUPTED
