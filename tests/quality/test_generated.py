@@ -15,6 +15,7 @@ from ddp_invariants.faults.generated.choices import (
     OPERATORS,
     PARTS,
     SAMPLER_TRIGGERS,
+    STARTS,
     TRIGGERS,
     WRAPPERS,
     Composition,
@@ -23,6 +24,7 @@ from ddp_invariants.faults.generated.choices import (
     hosts,
 )
 from ddp_invariants.faults.generated.collectives import SUMMED
+from ddp_invariants.faults.generated.placing import STARTED
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.proof import generated
 from ddp_invariants.proof.generated import CASES, CONTROLS, population, right, witnessed, wrong
@@ -32,19 +34,42 @@ from ddp_invariants.report import populations
 ROOT = Path(__file__).parents[2]
 HALVES = Composition(
     "called",
-    ("capped", "ready", "all_reduce", "after", "backward", "backwards"),
+    (
+        *("capped", "ready", "all_reduce", "after", "backward", "backwards"),
+        *("gathered", "flattened", "viewed"),
+    ),
     "halve",
     "fifth reduction",
 )
 KEEPS_ITS_START = Composition(
-    "ddp", ("each", "end", "gathered", "before", "backward", "forwards"), "own start", "strided"
+    "ddp",
+    (
+        *("each", "end", "gathered", "before", "backward", "forwards"),
+        *("together", "kept", "copied"),
+    ),
+    "own start",
+    "strided",
 )
 AMONG_FIVE = Composition(
-    "main", ("whole", "end", "trios", "before", "registered", "forwards"), "sum", "five ranks"
+    "main",
+    ("whole", "end", "trios", "before", "registered", "forwards", "summed", "flattened"),
+    "sum",
+    "five ranks",
 )
-OLD = Composition("sharded", ("sorted", "ready", "all_reduce", "multiplied"), "old", "bias")
+OLD = Composition(
+    "sharded",
+    ("sorted", "ready", "all_reduce", "multiplied", "apart", "kept", "replaced"),
+    "old",
+    "bias",
+)
 DISTURBED = Composition(
-    "ddp", ("each", "end", "ring", "after", "backward", "forwards"), "fewer", "second wrapper"
+    "ddp",
+    (
+        *("each", "end", "ring", "after", "backward", "forwards"),
+        *("apart", "kept", "replaced"),
+    ),
+    "fewer",
+    "second wrapper",
 )
 SKIPS = Composition("sampler", ("mirrored", "python", "end"), "skip", "third epoch")
 
@@ -55,6 +80,7 @@ def test_every_choice_is_made_somewhere() -> None:
     assert [*triggers.SAMPLER_ACTS] == [*SAMPLER_TRIGGERS]
     assert {*wrapper._CAPS} == {*LAYOUTS}
     assert {*SUMMED} == {*COLLECTIVES}
+    assert {*STARTED, "together"} == {*STARTS}
     assert {*witness._KINDS} == {*WRAPPERS}
     of_seam = {
         seam: {name for name, operator in OPERATORS.items() if operator.seam == seam}

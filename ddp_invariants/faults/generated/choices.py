@@ -47,6 +47,24 @@ WAITS = {
     "backwards": "awaited from the last bucket to the first",
 }
 """The order in which buckets are awaited."""
+STARTS = {
+    "together": "the start comes by one broadcast",
+    "apart": "the start comes by one broadcast per tensor",
+    "gathered": "the start comes by an all-gather, of which each rank takes the first part",
+    "summed": "the start comes by a sum with the zeros of the other ranks",
+}
+"""How the first rank's parameters and buffers reach the other ranks."""
+MEMORIES = {
+    "kept": "parameters stay where they lie",
+    "flattened": "parameters lie in one tensor per dtype",
+}
+"""Where the values of parameters lie."""
+GRADIENTS = {
+    "copied": "means are copied into gradients",
+    "replaced": "means are new gradients",
+    "viewed": "gradients are views of buckets",
+}
+"""How means become gradients."""
 OWNERS = {
     "listed": "each parameter dealt to the rank that has least",
     "sorted": "each parameter dealt to the rank that has least, the largest first",
@@ -303,13 +321,16 @@ _OF_WRAPPERS = {
     "division": DIVISIONS,
     "packing": PACKINGS,
     "waits": WAITS,
+    "start": STARTS,
+    "memory": MEMORIES,
 }
+_WITH_GRADIENTS = {**_OF_WRAPPERS, "gradients": GRADIENTS}
 PARTS = {
-    "ddp": Part(f"{_ROOM}.wrapper:Composed", "", _OF_WRAPPERS, OPERATORS, TRIGGERS),
+    "ddp": Part(f"{_ROOM}.wrapper:Composed", "", _WITH_GRADIENTS, OPERATORS, TRIGGERS),
     "called": Part(
         f"{_ROOM}.kinds:Called",
         "finished by a call after the backward",
-        _OF_WRAPPERS,
+        _WITH_GRADIENTS,
         OPERATORS,
         TRIGGERS,
     ),
@@ -323,7 +344,15 @@ PARTS = {
     "sharded": Part(
         f"{_ROOM}.kinds:Sharded",
         "ranks share the optimizer's state",
-        {"owners": OWNERS, "moment": MOMENTS, "collective": COLLECTIVES, "division": DIVISIONS},
+        {
+            "owners": OWNERS,
+            "moment": MOMENTS,
+            "collective": COLLECTIVES,
+            "division": DIVISIONS,
+            "start": STARTS,
+            "memory": MEMORIES,
+            "gradients": GRADIENTS,
+        },
         OPERATORS,
         TRIGGERS,
     ),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.faults.generated.choices import OPERATORS
 from ddp_invariants.faults.generated.collectives import SUMMED
+from ddp_invariants.faults.generated.placing import STARTED, flatten
 from ddp_invariants.faults.generated.triggers import ACTS, History, Occasion
 from ddp_invariants.reference.ddp import Bucket
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
@@ -34,6 +35,9 @@ class Composed(Reference):
         division: How a sum becomes a mean.
         packing: The order in which parameters fill buckets.
         waits: The order in which buckets are awaited.
+        start: How the first rank's parameters and buffers reach the other ranks.
+        memory: Where the values of parameters lie.
+        gradients: How means become gradients.
         operator: The fault; empty for none.
         trigger: The occasions on which the fault acts.
     """
@@ -48,17 +52,23 @@ class Composed(Reference):
         division: str = "after",
         packing: str = "backward",
         waits: str = "forwards",
+        start: str = "together",
+        memory: str = "kept",
+        gradients: str = "copied",
         operator: str = "",
         trigger: str = "always",
     ) -> None:
         self._moment, self._collective, self._division = moment, collective, division
         self._packing, self._waits = packing, waits
+        self._start, self._gradients = start, gradients
         self._operator, self._trigger = operator, trigger
         self._seam = OPERATORS[operator].seam if operator else ""
         self._planned = False
         self._before: dict[tuple[int, ...], dict[str, Tensor]] = {}
         living = _living[dist.get_rank()]
         self._history = History(accompanied=bool(living))
+        if memory == "flattened":
+            flatten(module.parameters())
         super().__init__(module, process_group, bucket_cap_mb=_CAPS[layout])
         for wrapper in living:
             wrapper._history = replace(wrapper._history, accompanied=True)
@@ -109,11 +119,24 @@ class Composed(Reference):
 
     def _unpack(self, bucket: Bucket) -> None:
         """Hand the means back."""
+        if self._gradients != "copied":
+            self._replace(bucket)
+            return
         size, self.world_size = self.world_size, 1  # The means are divided already.
         try:
             super()._write_back(bucket)
         finally:
             self.world_size = size
+
+    def _replace(self, bucket: Bucket) -> None:
+        """Make the means, or views of them, the gradients."""
+        assert bucket.flat is not None
+        sizes = [parameter.numel() for parameter in bucket.parameters]
+        *means, flags = bucket.flat.split([*sizes, len(sizes)])
+        for parameter, mean, flag in zip(bucket.parameters, means, flags.tolist(), strict=True):
+            if flag:
+                gradient = mean.view_as(parameter)
+                parameter.grad = gradient if self._gradients == "viewed" else gradient.clone()
 
     # The occasions.
 
@@ -181,7 +204,10 @@ class Composed(Reference):
             for tensor in tensors
             if isinstance(tensor, nn.Parameter) == starting and self._act(seam, [tensor], named, -1)
         ]
-        super()._broadcast_state(tensors)
+        if self._start == "together":
+            super()._broadcast_state(tensors)
+        else:
+            STARTED[self._start](tensors, self.group)
         with torch.no_grad():
             for tensor, own in kept:
                 tensor.copy_(own)
