@@ -7,14 +7,15 @@ import pytest
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
-from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import EvidenceError
 from ddp_invariants.implementation.declarations import SamplerDeclarations
-from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.dealings import Dealing, from_one_row, in_one_row
 from ddp_invariants.search.exhaustion import MOST_RANKS, MOST_SAMPLES, exhaust, small_cases
 from ddp_invariants.search.messages import exhausted
+from ddp_invariants.search.runner import Options, Runner
 
 FEW = Scope(without=frozenset({"no_samples"}))
 ALL = MOST_SAMPLES * MOST_RANKS * 4
@@ -39,6 +40,39 @@ class NeverDrops(Reference):
     def __len__(self):
         self.drop_last = self.drop_last and self.length < 3000
         return super().__len__()
+"""
+EPOCHS = """
+from ddp_invariants.reference.sampler import DistributedSampler as Reference
+
+class TakesAnotherEpoch(Reference):
+    def order(self):
+        real = self.epoch
+        self.epoch = self.counted(real)
+        try:
+            return super().order()
+        finally:
+            self.epoch = real
+
+class SkipsOne(TakesAnotherEpoch):
+    def counted(self, epoch):
+        return 0 if epoch == 3 else epoch
+
+class Period(TakesAnotherEpoch):
+    def counted(self, epoch):
+        return epoch % 100
+
+class TurnsOnce(Reference):
+    def order(self):
+        order = super().order()
+        return order[1:] + order[:1] if self.epoch == 17 and not self.shuffle else order
+
+class MissesTheTenth(Reference):
+    calls = 0
+
+    def set_epoch(self, epoch):
+        self.calls += 1
+        if self.calls % 10:
+            super().set_epoch(epoch)
 """
 FAULTS = "ddp_invariants.faults.strided:"
 
@@ -111,6 +145,39 @@ def test_an_order_that_repeats_indices_of_long_datasets_is_found(
         *[(40_009, True)] * 2,
         *[(100_003, True)] * 2,
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "pairs"),
+    [
+        ("SkipsOne", [(0, 3)]),
+        ("Period", [(0, 100), (0, 1000), (1, 101), (27, 127)]),
+        ("TurnsOnce", [(0, 17), (1, 17), (2, 17), (3, 17)]),
+        ("MissesTheTenth", [(8, 9), (18, 19), (28, 29), (38, 39)]),
+    ],
+)
+def test_an_order_that_a_few_epochs_get_wrong_is_found(
+    pool: Pool, tmp_path: Path, name: str, pairs: list[tuple[int, int]]
+) -> None:
+    """A row of many epochs shows pairs of equal orders, each of which is a case.
+
+    The epochs up to the first such pair are a case, too.
+    """
+    path = tmp_path / "epochs.py"
+    path.write_text(EPOCHS)
+    sampler = Sampler(f"{path}:{name}")
+    exhaustion = exhaust(pool, sampler, FEW)
+    assert exhaustion.right == exhaustion.cases == ALL
+    assert exhaustion.wrong.keys() == {"SHARD-4", "SHARD-5"}
+    assert [case.epochs for case in exhaustion.wrong["SHARD-5"]] == pairs
+    options = Options(store=tmp_path / "store")
+    runner = Runner(pool, UnderTest(Ddp("reference"), sampler, FEW), options)
+    failed = [
+        rule
+        for rule in ("SHARD-4", "SHARD-5")
+        if runner.findings(exhaustion.wrong[rule][0])[rule].failure is not None
+    ]
+    assert failed == ["SHARD-4" if name == "MissesTheTenth" else "SHARD-5"]
 
 
 def test_a_process_that_does_not_answer_leaves_nothing_said(pool: Pool) -> None:
