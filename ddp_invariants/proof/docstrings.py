@@ -26,7 +26,9 @@ _INVARIANTS = "|".join(sorted({rule.invariant for rule in ALL_RULES.values()}))
 _RULE = re.compile(rf"\b(?:({_INVARIANTS})[-_]?|((?i:{_INVARIANTS}))-)(\d+)\b")
 _WORDS = re.compile(r"\s*:\s*(?P<words>.+?)(?:;|\.(?=\s|$)|,?\s+or$|$)")
 _LABEL = re.compile(r"(?i)(?:^|(?<=[.;\n])|(?<=[.;)] ))\s*(trigger|triggers|cause)\s*:\s*")
-_RIGHT = re.compile(r"(?i)right\s*:\s*(?P<description>.*)", re.DOTALL)
+_RIGHT = re.compile(
+    r"(?i)(?:(?:ddp|wrapper|sampler|optimizer)\.\s+)?right\s*:\s*(?P<description>.*)", re.DOTALL
+)
 _PART = re.compile(
     r"(?im)(?:^|[.;:]\s)\s*(?:part:\s*)?(ddp|wrapper|sampler|optimizer)\s*(?:\.(?=\s|$)|$)"
 )

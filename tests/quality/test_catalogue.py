@@ -106,6 +106,8 @@ def test_the_part_of_an_entry_shows_in_its_class() -> None:
         ('def a(dataset, rank):\n    """Right: a function."""', True),
         ('def a(module):\n    """Right: a function."""', False),
         ('class A:\n    """Right: unclear. Sampler."""', True),
+        ('class A:\n    """Sampler. Right: unclear."""', True),
+        ('class A(DistributedSampler):\n    """DDP. Right: a wrapper."""', False),
         ('class A:\n    """Wrong. LIVE-1."""\n    def set_epoch(self, epoch): ...', True),
         ('class A:\n    """Wrong. RNG-1."""\n    def set_epoch(self, epoch): ...', True),
         ('class A:\n    """Wrong. STATE-1."""\n    def forward(self, x): ...', False),
