@@ -15,6 +15,7 @@ from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.oracle.balls import gamma
 from ddp_invariants.records.evidence import Layout, Tensors
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.other_method import OtherMethod
 from ddp_invariants.situations.own_buffers import OWN_BUFFERS, OwnBuffers
 
 _SOURCE = "the documentation of torch.nn.parallel.DistributedDataParallel: broadcast_buffers"
@@ -59,6 +60,7 @@ def equal_when_a_forward_starts(view: EvidenceView, tally: Tally) -> Failure | N
             "under no_sync each rank keeps its own buffers": case.accumulation > 1
             and not view.synchronised_each,
             "no buffers": not case.model.has_buffers,
+            "another method than the wrapper's forward runs": case.get(OtherMethod) is not None,
             "the program asks for no broadcasts of buffers": case.get(OwnBuffers) is not None,
         }
     )
@@ -98,7 +100,8 @@ def _steps_after_a_forward_alone(case: TrainingCase) -> set[int]:
     "BUF-2",
     "A forward in training changes buffers as the unwrapped module's forward does. Each element "
     "from which the next forward starts lies between the values that the ranks' twins hold, or has "
-    "a value that the program wrote since. If the program asks for no broadcasts, only the rank's "
+    "a value that the program wrote since. A running variance may also contain the variance of the "
+    "ranks' means. If the program asks for no broadcasts, only the rank's "
     "own twin counts.",
     needs=(EACH_MOVED, NORMED, WRITTEN, OWN_BUFFERS),
     source=_SOURCE,
@@ -113,10 +116,11 @@ def moved_as_the_modules(view: EvidenceView, tally: Tally) -> Failure | None:
 
     The twin is the unwrapped module, run on the same batch from the same buffers. The allowed range
     lies between the values that the ranks' twins left. It contains a broadcast value, a plain or
-    weighted mean, and a rank's own value. If all ranks agree on a count, only that count lies in
-    the range. A mean is computed in the buffer's dtype, so the bound allows the rounding of W terms
-    and a division. After a reload the ranks' own buffers are not required of a new wrapper that
-    broadcasts in its first forward.
+    weighted mean, and a rank's own value. A variance of all ranks' samples together is the mean of
+    the variances and the variance of the means, which may exceed each rank's variance. If all ranks
+    agree on a count, only that count lies in the range. A mean is computed in the buffer's dtype, so
+    the bound allows the rounding of W terms and a division. After a reload the ranks' own buffers
+    are not required of a new wrapper that broadcasts in its first forward.
     """
     case = view.case
     not_about(
@@ -202,10 +206,10 @@ def _not_between(
     compared = np.array([slot.name not in lost for slot in layout.slots], dtype=bool)
     known_P = np.isfinite(twins_WP).all(0) & np.repeat(compared, layout.sizes)
     tally.compared += int(known_P.sum())
-    slack_P = _rounding(layout, twins_WP)
+    slack_P, lift_P = _rounding(layout, twins_WP), _variance_of_means(layout, twins_WP)
     wrong_P: NDArray[np.bool_] = known_P & ~(
         (started.values_P >= twins_WP.min(0) - slack_P)
-        & (started.values_P <= twins_WP.max(0) + slack_P)
+        & (started.values_P <= twins_WP.max(0) + lift_P + slack_P)
     )
     if not wrong_P.any():
         return None
@@ -219,6 +223,27 @@ def _not_between(
         slot.name,
         f"{number(started.values_P[first])} at {place}, the unwrapped modules left {expected}",
     )
+
+
+def _variance_of_means(layout: Layout, twins_WP: FloatArray) -> FloatArray:
+    """Return the largest variance of the ranks' running means, for each running variance.
+
+    Numbers between a and b have a variance of at most (b - a)² / 4, with any weights. The bound
+    allows the rounding of a sum of squares and of the square that is taken from it.
+    """
+    lift_P = np.zeros(twins_WP.shape[1])
+    places = {
+        slot.name: slice(start, start + size)
+        for slot, start, size in zip(layout.slots, layout.starts, layout.sizes, strict=False)
+    }
+    for name, place in places.items():
+        means = places.get(f"{name.removesuffix('running_var')}running_mean", slice(0))
+        if not name.endswith("running_var") or means.stop - means.start != place.stop - place.start:
+            continue
+        means_WP = twins_WP[:, means]
+        rounding_P = gamma(2 * len(twins_WP) + 2, layout.roundoff_P[place])
+        lift_P[place] = np.ptp(means_WP, axis=0) ** 2 / 4 + rounding_P * (means_WP**2).sum(0)
+    return lift_P
 
 
 def _rounding(layout: Layout, twins_WP: FloatArray) -> FloatArray:

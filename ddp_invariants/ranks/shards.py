@@ -46,7 +46,8 @@ def shards(
         (the same under another seed, if the sampler takes a seed), `equal_seeds`,
         `equal_epochs`, `epoch_intervals` and `lone_epochs` (`ranks.equal_orders`; the first two None
         if data are scattered), `touched` (global generators that iterating advanced), `batches[rank]` and
-        `promised[rank]` (the batches that a DataLoader yields, and its len),
+        `promised[rank]` (the batches that a DataLoader yields, and its len), `sized` (False if the
+        sampler makes batches of a size of its own),
         `worked[rank][worker]` (indices of the last epoch),
         `orders[epoch number]` if a layout is declared, `resumed[rank]` if a state is saved,
         `elsewhere` if another number of ranks loads it; or `raised`, with `raising[rank]`, the
@@ -115,6 +116,7 @@ def _dealt(
             answer["batches"], answer["promised"] = map(
                 list, zip(*(sampler.batches() for sampler in samplers), strict=True)
             )
+            answer["sized"] = not samplers[0].in_batches or make.knows_the_batch_size
         if case.workers:
             phase = "a DataLoader's worker"
             answer["worked"] = [

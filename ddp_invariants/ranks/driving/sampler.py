@@ -180,6 +180,11 @@ class SamplerMaker:
             value in each.names for each in self.calculated.values()
         )
 
+    @property
+    def knows_the_batch_size(self) -> bool:
+        """True if an argument tells the case's batch size."""
+        return self.source_kind == "batches" or self.takes("batch_size")
+
     def is_default(self, value: str, number: int) -> bool:
         """Return whether a number is the default of the argument that takes a value of the case."""
         name = self.names.get(value)

@@ -151,13 +151,14 @@ def _names(wrapped: Any, module: nn.Module) -> list[str]:
     parameters = [name for name, _ in wrapped.named_parameters()]
     buffers, state = [name for name, _ in wrapped.named_buffers()], list(wrapped.state_dict())
     own = [name for name, _ in module.named_parameters()]
+    listed = {name for name, _ in module.named_buffers()}
     prefix, of_state, kept = _prefix(parameters, own), _prefix(state, own), {*module.state_dict()}
     return [
         f"{kind}: {name.removeprefix(before)}"
         for kind, names, before in (
             ("parameters", parameters, prefix),
-            ("buffers", buffers, prefix),
-            # A wrapper may save more than the module has.
+            # A wrapper may have buffers of its own, and save more than the module has.
+            ("buffers", [name for name in buffers if name.removeprefix(prefix) in listed], prefix),
             (
                 "the state",
                 [name for name in state if name.removeprefix(of_state) in kept],
