@@ -1,7 +1,8 @@
-"""Lasting cases: a drawn case that goes on for a few more steps.
+"""Lasting cases: a drawn case that goes on for a few more steps, or for twenty.
 
 Some code changes its course after a few steps: it has learned by then which parameters are used, or
-it looks at something only now and then. Most drawn cases end before.
+it looks at something only now and then. It may also stop looking once enough steps were alike. Most
+drawn cases end before.
 """
 
 from dataclasses import replace
@@ -14,19 +15,23 @@ from ddp_invariants.situations.unused import UnusedLayers
 
 STEPS = (5, 6, 7, 8)
 """The steps of a lasting case. Most other cases have fewer; a few, which `scale` draws, have more."""
+LONG = 5
+"""The number that chooses `LONG_STEPS`."""
+LONG_STEPS = 20
 _SMALL_RATE = -9
 """Binary logarithm of a learning rate at which most models do not diverge in that time."""
 
 
 def lasting(case: TrainingCase, number: int) -> TrainingCase:
-    """Return a drawn case with 5 to 8 steps, unchanged if it cannot have them, or is slow.
+    """Return a drawn case with more steps, unchanged if it cannot have them, or is slow.
 
     Args:
         case: The case.
-        number: A number that chooses the steps. An odd one also has a layer that no rank uses
-            before the last two steps, if the case has unused layers.
+        number: A number that chooses the steps: `LONG` has twenty, another one 5 to 8. If the case
+            has unused layers, then `LONG` has one that only the last two steps pass by, and an odd
+            number below one that no rank uses before the last two steps.
     """
-    steps = STEPS[number % len(STEPS)]
+    steps = LONG_STEPS if number == LONG else STEPS[number % len(STEPS)]
     # Delays before each collective make a case of many steps slow.
     delayed = case.perturbation.kind not in ("none", "withheld")
     slow = delayed or any(is_large(case) for is_large in LARGE.values())
@@ -44,7 +49,26 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
         )
     except CaseError:
         return case
+    if number == LONG:
+        return _unused_late(longer)
     return _used_late(longer) if number % 2 else longer
+
+
+def _unused_late(case: TrainingCase) -> TrainingCase:
+    """Return the case with one unused layer in place of all, which the last two steps pass by.
+
+    The last rank alone does so first. The case is unchanged if it has no unused layers, or if
+    nothing else would be trained.
+    """
+    found = case.get(UnusedLayers)
+    if found is None:
+        return case
+    layer, last = found.layers[0].layer, case.steps - 1
+    late = UnusedLayers(
+        (Unused(layer, rank=case.world_size - 1, step=last - 1), Unused(layer, step=last))
+    )
+    lasting_case: TrainingCase = late.fitted_or_left_out(case)
+    return lasting_case
 
 
 def _used_late(case: TrainingCase) -> TrainingCase:

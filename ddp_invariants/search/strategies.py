@@ -26,7 +26,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.search.crossing import CROSSED, crossed
-from ddp_invariants.search.lasting import lasting
+from ddp_invariants.search.lasting import LONG, lasting
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
 from ddp_invariants.search.models import models
 from ddp_invariants.search.scale import scaled
@@ -154,8 +154,8 @@ _LARGER = (0,) * 86 + (5, 6, 8, 7) * 3 + (16, 9)
 """Larger worlds in place of the drawn size: one in eight has 5 to 8 ranks, one in fifty more."""
 _ADDITIONS = st.sampled_from(("",) * (4 * len(CROSSED)) + CROSSED)
 """A capability that one case in five has besides all that is drawn."""
-_LASTING = st.sampled_from((0,) * 96 + (1, 2, 3, 4))
-"""The number by which one case in twenty-five lasts; 0 for the others."""
+_LASTING = st.sampled_from((0,) * 192 + (1, 2, 3, 4) * 2 + (LONG,))
+"""The number by which one case in twenty-two lasts; 0 for the others."""
 _OUTSIDE = (0,) * 14 + (1, 2)
 """The numbers of ranks that train nothing."""
 

@@ -156,8 +156,9 @@ class Actions(Situation):
         """
         actions: tuple[BetweenSteps, ...] = ()
         if draft.wanted["between_steps"]:
-            # Add a layer to freeze or unfreeze: it is not tied, and other layers are trained.
-            draft.add_layers(draft.square(frozen=draft.coin()))
+            # Add a layer to freeze or unfreeze: it is not tied, and other layers are trained. With
+            # a bias, several parameters change at once.
+            draft.add_layers(draft.square(frozen=draft.coin(), bias=draft.coin()))
             actions = _drawn(draft, draft.wanted["between_steps"])
             if any(action.clears for action in actions):
                 draft.clear_gradients()

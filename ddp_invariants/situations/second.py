@@ -50,6 +50,8 @@ class SecondWrapper(Situation):
             `smaller`: all ranks but the last have wrapped another model over a group of their own
             before. `again`: the same model was wrapped and trained for a step, and has its first
             values again; that wrapper is deleted. `kept`: the same, and that wrapper still exists.
+        alike: True if another model has the same layers as the case's, so that nothing but their
+            numbers tells the two wrappers apart.
     """
 
     beyond_scripts: ClassVar[str] = "the program has a second wrapper"
@@ -58,11 +60,19 @@ class SecondWrapper(Situation):
     in_earlier_run: ClassVar[bool] = False
 
     use: Second
+    alike: bool = False
     kind: Literal["second wrapper"] = "second wrapper"
 
     def check(self, case: TrainingCase) -> None:
         """Require plain steps, with which those of another model can be interleaved."""
         one_of("second wrapper", self.use, Second)
+        require(
+            not self.alike or (self.use in BESIDE and _is_plain(case.model)),
+            "second wrapper.alike",
+            self.alike,
+            "false if no other model is trained in the same steps, or if the case's model has "
+            "buffers or draws random numbers",
+        )
         require(
             case.accumulation == 1, "accumulation", case.accumulation, "1 beside a second model"
         )
@@ -96,6 +106,8 @@ class SecondWrapper(Situation):
 
     def simpler(self) -> Iterator["SecondWrapper"]:
         """Yield the plainest use of another model, or of the same one."""
+        if self.alike:
+            yield SecondWrapper(self.use)
         plainest: Second = "again" if self.use in SAME else "in turn"
         if self.use not in (plainest, "unused", "before"):
             yield SecondWrapper(plainest)
@@ -105,7 +117,7 @@ class SecondWrapper(Situation):
         plan = case.optimizer
         return replace(
             case,
-            model=_OTHER,
+            model=case.model if self.alike else _OTHER,
             data=Data(samples=2 * case.world_size * case.steps, batch_size=2),
             optimizer=replace(plan, log2_lr=min(plan.log2_lr, -8)),
             values="real",
@@ -128,13 +140,16 @@ class SecondWrapper(Situation):
             if use == "smaller":
                 draft.world_size, draft.outside = max(2, draft.world_size), 0
                 draft.data = replace(draft.data, samples=max(draft.world_size, draft.data.samples))
-            draft.add(cls(use))
+            alike = use in BESIDE and _is_plain(draft.model) and draft.one_in(3)
+            draft.add(cls(use, alike))
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return the use of a second wrapper, as a coverage table counts it."""
         second = case.get(cls)
-        return {"second wrapper": "none" if second is None else second.use}
+        if second is None:
+            return {"second wrapper": "none"}
+        return {"second wrapper": {second.use, *(("alike",) if second.alike else ())}}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
@@ -169,6 +184,11 @@ _CAPABILITIES: dict[Second, str] = {
     **dict.fromkeys(SAME, "wrapped_again"),
     "smaller": "smaller_before",
 }
+
+
+def _is_plain(model: Model) -> bool:
+    """Return whether a model has no buffers, and draws no random numbers."""
+    return not any(layer.buffers or layer.of_kind.draws for layer in model.layers)
 
 
 _WRAPPED_TWICE: dict[Second, str] = {

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
-from ddp_invariants.cases.layers import PASSING, Layer
+from ddp_invariants.cases.layers import PASSING, Layer, Layout
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
@@ -230,11 +230,17 @@ def _whole_model(draft: Draft) -> tuple[Unused, ...]:
 
 
 def _last_layers(draft: Draft) -> tuple[Layer, ...]:
-    """Draw the layers of which the last one may be passed by: it has buffers in one of four cases."""
+    """Draw the layers of which the last one may be passed by.
+
+    It has buffers in one of four cases; otherwise its weight lies in memory in a drawn way. A rank
+    that sends zeros for it must lay them out as the other ranks lay out their gradients.
+    """
     square = draft.square()
     if draft.one_in(4) and square.dtype == "float32" and draft.offer.has("batch_norm"):
         return Layer("linear", 4), Layer("batch_norm")
-    return (square,)
+    layouts: tuple[Layout, ...] = ("contiguous", "contiguous", "transposed", "strided")
+    layouts += ("channels_last",) if square.outputs % 4 == 0 else ()
+    return (replace(square, layout=draft.choice(layouts)),)
 
 
 def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
