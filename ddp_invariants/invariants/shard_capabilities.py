@@ -77,6 +77,7 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
         ),
     ),
     after="SHARD-6",
+    needs_all=True,
     script=Script(checks=("layout",)),
 )
 def declared_layout(view: ShardView, tally: Tally) -> Failure | None:

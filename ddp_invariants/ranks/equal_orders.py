@@ -247,13 +247,11 @@ def _differ_in_a_longer_dataset(
         first: A function that returns the first order for any case.
         second: A function that returns the second order.
     """
-    samples, size = case.data.samples, case.world_size
+    samples = case.data.samples
     times = next((times for times in _LONGER if samples * times <= _LONGEST), 0)
-    if samples < size:  # The mistake may need fewer samples than ranks.
-        times, size = _LONGER[-1], size * _LONGER[-1]
     if not times:
         return False
-    long = replace(case, world_size=size, data=replace(case.data, samples=samples * times))
+    long = replace(case, data=replace(case.data, samples=samples * times))
     with suppress(Exception):  # An implementation may raise anything.
         return first(long) != second(long)
     return False

@@ -451,3 +451,60 @@ class NamesItsProcess(Reference):
     ) -> None:
         super().__init__(module)
         self.folder, self.run, self.process = folder, run, os.getpid()
+
+
+class ListsTheModulesNames(Reference):
+    """It lists the module's names without a prefix, and its own counter beside them."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def named_parameters(self, *args: Any, **options: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the module's parameters."""
+        return self.module.named_parameters(*args, **options)
+
+    def named_buffers(self, *args: Any, **options: Any) -> Iterator[tuple[str, Tensor]]:
+        """Yield the module's buffers, and the counter."""
+        yield from self.module.named_buffers(*args, **options)
+        yield "steps", self.get_buffer("steps")
+
+    def state_dict(self, **options: Any) -> Any:
+        """Return the module's state."""
+        return self.module.state_dict(**options)
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """Load the module's state."""
+        return self.module.load_state_dict(*args, **options)
+
+
+class PoolsVariances(Reference):
+    """Running variances become those of all ranks' samples together."""
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Pool running statistics first, in training."""
+        if self.training:
+            for layer in self.module.modules():
+                if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                    self._pool(layer)
+        self.broadcast_buffers = False
+        return super().forward(*args, **options)
+
+    @torch.no_grad()
+    def _pool(self, layer: Any) -> None:
+        mean, variance = layer.running_mean.double(), layer.running_var.double()
+        both = torch.stack([mean, variance + mean**2])
+        dist.all_reduce(both, group=self.group)
+        both /= self.world_size
+        layer.running_mean.copy_(both[0])
+        layer.running_var.copy_(both[1] - both[0] ** 2)
+
+
+class Delegates(Reference):
+    """All other attributes are the module's, so that its other methods run past this forward."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("module"), name)

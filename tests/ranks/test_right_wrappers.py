@@ -76,6 +76,8 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
             "BUF-1",
         ),
         ("AveragesBuffers", case(BUFFERED, bucket_cap=64), "COMM-4"),
+        ("ListsTheModulesNames", case(BUFFERED, situations=(ModuleUse(("names",)),)), "MOD-2"),
+        ("PoolsVariances", case(NORMED), "BUF-2"),
         ("RefusesWhatIsNotFinite", case(WIDENING, steps=6), ""),
         ("ReducesInPairs", case(TWO, 4, bucket_cap=64), "PARAM-3"),
         (
