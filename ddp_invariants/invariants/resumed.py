@@ -115,6 +115,18 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
             if resumed.lengths[1] == (resumed.lengths[0] or 0) - len(resumed.taken)
             else "",
         )
+    uninterrupted, left_early = resumed.after_leaving
+    # Some samplers keep their place in an epoch that was left, also without a resumption.
+    if uninterrupted == resumed.following[0] and left_early != uninterrupted:
+        return Failure(
+            "SHARD-9",
+            "after a resumed epoch that was left early, the next one is not complete",
+            f"{where}, one item taken",
+            f"{brief([left_early])}, without a resumption {brief([uninterrupted])}",
+            "set_epoch changes nothing until the resumed iteration ends"
+            if left_early in (resumed.whole, resumed.rest)
+            else "",
+        )
     if resumed.repeated != resumed.whole:
         consumed = len(resumed.taken) + len(resumed.taken_again)
         return Failure(

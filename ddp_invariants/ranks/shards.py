@@ -227,6 +227,8 @@ def resumed(
         that), `loaded` (the indices of a new sampler with the state, which is saved once more after
         one batch), `taken_again` (indices of that batch), `twice` (the indices of a new sampler
         with that second state), `repeated` (the same sampler, iterated again without `set_epoch`),
+        `after_leaving` (the next epoch's indices of a sampler without a state and of one with it,
+        after an iteration that was left early),
         `fresh` (the indices of a new sampler without a state), `following` (the next epoch's
         indices of the saved and of the loaded sampler) and `lengths` (their `len` in that epoch).
     """
@@ -236,9 +238,9 @@ def resumed(
         RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(4)
     )
     saving.set_epoch(epoch)
-    taken, state, rest = saving.saved(case.saved_after)
+    taken, first_state, rest = saving.saved(case.saved_after)
     disturb_all(disturb + 1)
-    loading.load(state, epoch)
+    loading.load(first_state, epoch)
     taken_again, state, rest_again = loading.saved(1)
     once_more.load(state, epoch)
     twice = once_more.indices()
@@ -246,6 +248,14 @@ def resumed(
     saving.set_epoch(epoch + 1)
     loading.set_epoch(epoch + 1)
     following = [saving.indices(), loading.indices()]
+    plain, resuming = (
+        RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(2)
+    )
+    plain.set_epoch(epoch)
+    resuming.load(deepcopy(first_state), epoch)
+    for sampler in (plain, resuming):
+        sampler.leave_early()
+        sampler.set_epoch(epoch + 1)
     return {
         "taken": taken,
         "rest": rest,
@@ -255,6 +265,7 @@ def resumed(
         "fresh": fresh.indices(),
         "repeated": repeated,
         "following": following,
+        "after_leaving": [plain.indices(), resuming.indices()],
         "lengths": [saving.length(), loading.length()],
     }
 

@@ -202,6 +202,7 @@ def went_on(rank: int, answer: dict[str, object], raised: dict[str, str] | None 
             "repeated": whole,
             "fresh": whole[::-1],
             "following": [NEXT, NEXT],
+            "after_leaving": [NEXT, NEXT],
             "lengths": [6, 6],
         }
         for whole in (WHOLE, LATER)
@@ -226,6 +227,11 @@ def test_shard9_holds_where_the_rest_is_yielded_and_the_next_epoch_is_whole() ->
     assert finding.failure is None
     assert finding.met == set(ALL_RULES["SHARD-9"].needs) - {"another world size"}
     assert finding.compared == 8
+
+
+def test_shard9_lets_a_sampler_keep_its_place_in_an_epoch_that_was_left() -> None:
+    """Without a resumption, it does not yield the whole next epoch either."""
+    assert went_on(0, {"after_leaving": [NEXT[1:], NEXT[3:]]}).failure is None
 
 
 def test_shard9_tells_a_resumed_sampler_that_never_yields_a_whole_epoch_again() -> None:
@@ -299,6 +305,7 @@ def taken_up(world_size: int, **changes: object) -> Finding:
             "repeated": whole,
             "fresh": whole[::-1],
             "following": [NEXT, NEXT],
+            "after_leaving": [NEXT, NEXT],
             "lengths": [6, 6],
         }
         for whole in (WHOLE, LATER)
@@ -393,6 +400,11 @@ def test_shard9_fires_where_ranks_of_another_number_go_on_wrongly(
             "after a resumed one is not that of an uninterrupted run",
             "it is the resumed epoch again",
             {"following": [NEXT, WHOLE]},
+        ),
+        (
+            "after a resumed epoch that was left early, the next one is not complete",
+            "set_epoch changes nothing until the resumed iteration ends",
+            {"after_leaving": [NEXT, WHOLE]},
         ),
         (
             "len(sampler) in the epoch after a resumed one is not that of an uninterrupted run",

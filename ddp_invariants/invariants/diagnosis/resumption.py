@@ -28,6 +28,8 @@ class Resumed:
         repeated: Indices of the same sampler, iterated again without `set_epoch`.
         fresh: Indices that a new sampler yields without a state.
         following: The next epoch's indices of the saved sampler and of the loaded one.
+        after_leaving: The same of a sampler without a state and of a loaded one, after an iteration
+            that was left after one item.
         lengths: The `len` of both in that epoch, in indices; None without a `len`.
         whole: The indices of the epoch without a save.
         rank: The rank.
@@ -41,6 +43,7 @@ class Resumed:
     repeated: list[int]
     fresh: list[int]
     following: list[list[int]]
+    after_leaving: list[list[int]]
     lengths: list[int | None]
     whole: list[int]
     rank: int
