@@ -8,6 +8,7 @@ drawn cases end before.
 from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.errors import CaseError
 from ddp_invariants.search.scale import LARGE
@@ -27,9 +28,9 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
 
     Args:
         case: The case.
-        number: A number that chooses the steps: `LONG` has twenty, another one 5 to 8. If the case
-            has unused layers, then `LONG` has one that only the last two steps pass by, and an odd
-            number below one that no rank uses before the last two steps.
+        number: A number that chooses the steps: `LONG` has twenty, another one 5 to 8. `LONG` also
+            has a layer that only the last two steps pass by. An odd number below has one that no
+            rank uses before the last two steps, if the case has unused layers.
     """
     steps = LONG_STEPS if number == LONG else STEPS[number % len(STEPS)]
     # Delays before each collective make a case of many steps slow.
@@ -55,15 +56,19 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
 
 
 def _unused_late(case: TrainingCase) -> TrainingCase:
-    """Return the case with one unused layer in place of all, which the last two steps pass by.
+    """Return the case with one unused layer, which only the last two steps pass by.
 
-    The last rank alone does so first. The case is unchanged if it has no unused layers, or if
-    nothing else would be trained.
+    The last rank alone does so first. The case is unchanged if no layer can be passed by.
     """
-    found = case.get(UnusedLayers)
-    if found is None:
+    found, widths, last = case.get(UnusedLayers), case.model.widths(), case.steps - 1
+    square = (
+        index
+        for index, kind in reversed([*enumerate(layer.kind for layer in case.model.layers)])
+        if kind not in PASSING and widths[index] == widths[index + 1]
+    )
+    layer = next(square, None) if found is None else found.layers[0].layer
+    if layer is None:
         return case
-    layer, last = found.layers[0].layer, case.steps - 1
     late = UnusedLayers(
         (Unused(layer, rank=case.world_size - 1, step=last - 1), Unused(layer, step=last))
     )

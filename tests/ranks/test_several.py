@@ -9,6 +9,7 @@ import pytest
 
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.proof.catalogue import all_entries
@@ -19,11 +20,25 @@ from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.second import BESIDE, Second, SecondWrapper
 from ddp_invariants.situations.surroundings import Surrounding, Surroundings
 
+BY_SIZE = """
+import torch.distributed as dist
+from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
+
+kept = {}
+
+class KeepsMemoryBySize(Reference):
+    def _packed(self, bucket):
+        packed = super()._packed(bucket)
+        number = next(n for n, each in enumerate(self._buckets) if each is bucket)
+        key = dist.get_rank(), number, packed.dtype, packed.numel()
+        return kept.setdefault(key, packed.clone()).copy_(packed)
+"""
 FAULTS = "ddp_invariants.faults.several:"
 CASE = replace(GENTLE, steps=3)
 RIGHT = ("reference", "torch", f"{FAULTS}HooksDieWithTheWrapper", f"{FAULTS}PlansHoldPositions")
 ALL: tuple[Surroundings | SecondWrapper, ...] = (
     *(SecondWrapper(use) for use in get_args(Second)),
+    *(SecondWrapper(use, alike=True) for use in BESIDE),
     *(Surroundings((name,)) for name in get_args(Surrounding)),
     Surroundings(("deterministic", "anomaly", "no gradients")),
 )
@@ -92,6 +107,28 @@ def test_a_fault_shows_in_its_situation_alone(
     failure = trial.really(CASE.with_situation(situation), rule=rule)[rule].failure
     assert failure is not None
     assert words in failure.fact
+
+
+def test_memory_that_is_kept_by_size_shows_where_both_models_have_one_size(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """Another model of other sizes does not show it."""
+    path = tmp_path / "by_size.py"
+    path.write_text(BY_SIZE)
+    trial = make_trial(ddp=f"{path}:KeepsMemoryBySize", scope=Scope())
+    for alike in (False, True):
+        case = CASE.with_situation(SecondWrapper("joint", alike=alike))
+        failure = trial.really(case, rule="LIVE-6")["LIVE-6"].failure
+        assert (failure is not None) == alike
+
+
+def test_a_second_model_is_alike_only_without_buffers_and_beside_the_first() -> None:
+    """Other models would change random numbers, or are not trained in the same steps."""
+    buffered = replace(CASE, model=Model(4, (Layer("linear", 4), Layer("counter"))))
+    for case, use in ((buffered, "joint"), (CASE, "again"), (CASE, "before")):
+        with pytest.raises(CaseError, match="alike"):
+            case.with_situation(SecondWrapper(use, alike=True))  # type: ignore[arg-type]  # a use
+    assert SecondWrapper("joint") in SecondWrapper("joint", alike=True).simpler()
 
 
 @pytest.mark.parametrize("ddp", ["reference", "torch", f"{FAULTS}PlansHoldPositions"])

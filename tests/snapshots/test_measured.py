@@ -31,7 +31,10 @@ OPTIONS: dict[str, Any] = {
     "cases": None,
     "control_cases": 0,
 }
-HOST = ("each", "end", "gathered", "before", "backward", "forwards")
+HOST = (
+    *("each", "end", "gathered", "before", "backward", "forwards"),
+    *("together", "kept", "copied"),
+)
 HALVES, ROUNDS, SKIPS = (
     generated._entry(composition, "it differs")
     for composition in (

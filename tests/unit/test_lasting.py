@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Perturbation, Unused
-from ddp_invariants.search.lasting import STEPS, lasting
+from ddp_invariants.search.lasting import LONG, LONG_STEPS, STEPS, lasting
 from ddp_invariants.situations.capability import BASE, GENTLE
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.perturbation import Perturbed
@@ -28,6 +29,25 @@ def test_an_odd_number_uses_a_layer_late() -> None:
     assert found is not None
     assert found.layers == tuple(Unused(2, step=step) for step in range(STEPS[1] - 2))
     assert lasting(UNUSED, 2).situations == UNUSED.situations
+
+
+@pytest.mark.parametrize("case", [UNUSED, BASE])
+def test_twenty_steps_end_with_an_unused_layer(case: TrainingCase) -> None:
+    """The last rank passes it by first, and then all ranks do."""
+    longer = lasting(case, LONG)
+    found = longer.get(UnusedLayers)
+    assert longer.steps == LONG_STEPS == 20
+    assert found is not None
+    layer = found.layers[0].layer
+    assert layer == (2 if case is UNUSED else 3)
+    assert found.layers == (Unused(layer, rank=1, step=18), Unused(layer, step=19))
+
+
+def test_twenty_steps_use_a_layer_that_cannot_be_passed_by() -> None:
+    """No layer of the model is as wide as its input."""
+    case = replace(BASE, model=Model(2, (Layer("linear", 3), Layer("linear", 1))))
+    assert lasting(case, LONG).situations == case.situations
+    assert lasting(case, LONG).steps == LONG_STEPS
 
 
 def test_integers_become_fractions() -> None:
