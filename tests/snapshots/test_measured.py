@@ -20,6 +20,7 @@ from ddp_invariants.proof.measure import FaultSearch
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))  # A folder of scripts, which is no package.
 detection: Any = importlib.import_module("detection")
+right: Any = importlib.import_module("right")
 OPTIONS: dict[str, Any] = {
     "catalogue": None,
     "only": [],
@@ -136,3 +137,40 @@ def test_a_file_that_holds_no_table_is_refused(docs: Path) -> None:
     result = CliRunner().invoke(detection.main, [str(docs / "other.json")])
     assert result.exit_code == 2
     assert "no table of this version of faults --json" in " ".join(result.output.split())
+
+
+def test_cases_of_right_implementations_are_gathered_over_runs(
+    docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part counts once; a part that is incomplete, or holds faults, is refused."""
+    monkeypatch.setattr(right, "GATHERED", docs / "right.jsonl")
+    monkeypatch.setattr(right, "PAGE", docs / "right.md")
+    control = next(entry for entry in all_entries() if not entry.is_fault)
+    judged = Detection(control, 0, 50, simulated=40, real=11)
+    first = measured(judged, right=1, control_cases=50)
+    second = replace(
+        measured(replace(judged, rule="GRAD-2"), right=1, control_cases=50), shard="2/2"
+    )
+
+    def add(table: tables.Table, *options: str) -> str:
+        (docs / "part.json").write_text(json.dumps(tables.to_plain(table)))
+        result = CliRunner().invoke(right.main, [str(docs / "part.json"), *options])
+        return "" if result.exit_code == 0 else " ".join(result.output.split())
+
+    assert add(first, "--commit", "abc") == ""
+    assert "| cases | 50 |" in (docs / "right.md").read_text()
+    assert "| accused | 0 |" in (docs / "right.md").read_text()
+    assert "gathered already: ddp-invariants faults --right 1" in add(first, "--commit", "def")
+    assert "--commit is needed" in add(second)
+    assert "0 of 1 implementations were judged" in add(
+        replace(second, searches=()), "--commit", "def"
+    )
+    assert "no measurement of faults --right" in add(measured(judged), "--commit", "def")
+    assert add(second, "--commit", "def") == ""
+    page = (docs / "right.md").read_text()
+    assert "| runs in the simulation | 80 |" in page
+    assert "| accused | 1 |" in page
+    assert (
+        f"`ddp-invariants faults --right 1 --seed 0 --control-cases 50 --shard 2/2` | 1 | 50 | 40 | {control.name}: GRAD-2 |"
+        in page
+    )

@@ -1,0 +1,133 @@
+"""The false accusations of composed right implementations, gathered over many runs: `docs/right.md`.
+
+    ddp-invariants faults --right 1000 --seed 1 --control-cases 300000 --shard 3/20 --json > part.json
+    python benchmarks/right.py part.json --commit 1234abcd
+    python benchmarks/right.py
+
+A file holds one measurement or one part of one, as `faults --json` prints it. Its sums become a line
+of `benchmarks/right.jsonl`, and the page is written from all lines; without files, from those that are
+there. A part that has a line already is refused.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+from pages import templates
+
+from ddp_invariants.errors import MergeError
+from ddp_invariants.proof.detection import totals
+from ddp_invariants.proof.tables import Table, read
+
+GATHERED = Path(__file__).with_suffix(".jsonl")
+PAGE = Path(__file__).parent.parent / "docs" / "right.md"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The sums of one run.
+
+    Attributes:
+        date: The day on which it began, in UTC.
+        commit: The commit of this suite that it tried.
+        torch: The version of torch.
+        command: The command.
+        population: A digest of all searches of the measurement, those of other parts included.
+        implementations: The implementations that were judged.
+        cases: The cases that they were judged on.
+        simulated: The runs in the simulation.
+        real: The runs over the real backend, and those of samplers.
+        accused: The names of accused implementations, each with the rule.
+    """
+
+    date: str
+    commit: str
+    torch: str
+    command: str
+    population: str
+    implementations: int
+    cases: int
+    simulated: int
+    real: int
+    accused: tuple[str, ...]
+
+
+def run_of(table: Table, commit: str) -> Run:
+    """Return the sums of a table.
+
+    Raises:
+        MergeError: The table is none of right implementations, or is not complete.
+    """
+    if table.options.get("right") is None:
+        raise MergeError("no measurement of faults --right")
+    sums = totals(table.searches)
+    if len(table.searches) < table.planned or sums.unjudged:
+        raise MergeError(
+            f"{sums.controls} of {table.planned} implementations were judged; continue with --resume"
+        )
+    return Run(
+        table.date,
+        commit,
+        table.torch,
+        _command(table),
+        table.population,
+        sums.controls,
+        sums.control_cases,
+        sums.control_simulated,
+        sums.control_real,
+        tuple(f"{each.planted.name}: {each.rule}" for each in table.searches if each.is_caught),
+    )
+
+
+def _command(table: Table) -> str:
+    options = table.options
+    words = [f"ddp-invariants faults --right {options['right']} --seed {options['seed']}"]
+    words.append(f"--control-cases {options['control_cases']}")
+    words += [f"--shard {table.shard}"] if table.shard else []
+    words += [f"--backend {options['backend']}"] if options["backend"] != "auto" else []
+    return " ".join(words)
+
+
+def gathered(known: Sequence[Run], new: Iterable[Run]) -> list[Run]:
+    """Return all runs.
+
+    Raises:
+        MergeError: A part of a measurement is there already.
+    """
+    runs = list(known)
+    for run in new:
+        if any((run.command, run.population) == (old.command, old.population) for old in runs):
+            raise MergeError(f"gathered already: {run.command}")
+        runs.append(run)
+    return runs
+
+
+@click.command()
+@click.argument(
+    "files",
+    nargs=-1,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE...",
+)
+@click.option("--commit", default="", help="the commit of this suite that was measured")
+def main(files: tuple[Path, ...], commit: str) -> None:
+    """Add measurements, and write the page."""
+    if files and not commit:
+        raise click.UsageError("--commit is needed: it says what was measured")
+    lines = GATHERED.read_text(encoding="utf-8").splitlines() if GATHERED.exists() else []
+    known = [
+        Run(**{**plain, "accused": tuple(plain["accused"])}) for plain in map(json.loads, lines)
+    ]
+    try:
+        runs = gathered(known, [run_of(read(file), commit) for file in files])
+    except MergeError as error:
+        raise click.BadParameter(str(error)) from error
+    GATHERED.write_text("".join(f"{json.dumps(asdict(run))}\n" for run in runs), encoding="utf-8")
+    page = templates().get_template("right.md.j2").render(runs=runs)
+    PAGE.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
