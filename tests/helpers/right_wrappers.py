@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from ddp_invariants.faults._start import broadcast
+from ddp_invariants.faults.finish_call import FinishCall
 from ddp_invariants.faults.uneven import Joins
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
@@ -500,8 +501,14 @@ class PoolsVariances(Reference):
         layer.running_var.copy_(both[1] - both[0] ** 2)
 
 
-class Delegates(Reference):
+class Delegates(FinishCall):
     """All other attributes are the module's, so that its other methods run past this forward."""
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Start from the first rank's buffers."""
+        broadcast(self.module.buffers(), self.group)
+        self._forget()
+        return self.module(*args, **options)
 
     def __getattr__(self, name: str) -> Any:
         try:

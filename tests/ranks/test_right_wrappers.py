@@ -32,6 +32,7 @@ from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.module_use import ModuleUse
+from ddp_invariants.situations.other_method import OtherMethod
 from ddp_invariants.situations.own_buffers import OwnBuffers
 from ddp_invariants.situations.scaler import Scaler
 from ddp_invariants.situations.uneven import UnevenInputs
@@ -78,6 +79,8 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
         ("AveragesBuffers", case(BUFFERED, bucket_cap=64), "COMM-4"),
         ("ListsTheModulesNames", case(BUFFERED, situations=(ModuleUse(("names",)),)), "MOD-2"),
         ("PoolsVariances", case(NORMED), "BUF-2"),
+        ("Delegates", case(BUFFERED), "BUF-1"),
+        ("Delegates", case(BUFFERED, situations=(OtherMethod(),)), "CALL-3"),
         ("RefusesWhatIsNotFinite", case(WIDENING, steps=6), ""),
         ("ReducesInPairs", case(TWO, 4, bucket_cap=64), "PARAM-3"),
         (
