@@ -131,28 +131,36 @@ def _mistake(operator: str) -> str:
     )
 
 
-def measurement(table: Table) -> Measurement:
-    """Return what the page says of a table."""
+def kind_of(table: Table) -> str:
+    """Return the population of a table: "planted", "composed" or "right"."""
+    if table.options["generated"] is not None:
+        return "composed"
+    return "planted" if table.options["right"] is None else "right"
+
+
+def command_of(table: Table) -> str:
+    """Return the command that makes a measurement, or its part."""
     options = table.options
-    command = ["ddp-invariants faults"]
-    if options["generated"] is not None:
-        kind = "composed"
-        command.append(f"--generated {options['generated']}")
-    elif options["right"] is not None:
-        kind = "right"
-        command.append(f"--right {options['right']}")
-    else:
-        kind = "planted"
-    command += [
+    words = ["ddp-invariants faults"]
+    words += [
         f"--{name.replace('_', '-')} {options[name]}"
-        for name, least in (("seed", 0), ("seeds", 1), ("cases", None))
+        for name, least in (
+            *(("generated", None), ("right", None)),
+            *(("seed", 0), ("seeds", 1), ("cases", None)),
+        )
         if options[name] != least
     ]
-    command.append(f"--control-cases {options['control_cases']}")
-    if options["backend"] != "auto":
-        command.append(f"--backend {options['backend']}")
+    words.append(f"--control-cases {options['control_cases']}")
+    words += [f"--shard {table.shard}"] if table.shard else []
+    words += [f"--backend {options['backend']}"] if options["backend"] != "auto" else []
+    return " ".join(words)
+
+
+def measurement(table: Table) -> Measurement:
+    """Return what the page says of a table."""
+    kind = kind_of(table)
     picture = "" if kind == "right" else f"faults-{kind}.svg"
-    return Measurement(kind, " ".join(command), table, totals(table.searches), picture)
+    return Measurement(kind, command_of(table), table, totals(table.searches), picture)
 
 
 def by_module(faults: Sequence[Detection]) -> list[Grid]:

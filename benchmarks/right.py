@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
+from detection import measurement
 from pages import templates
 
 from ddp_invariants.errors import MergeError
-from ddp_invariants.proof.detection import totals
 from ddp_invariants.proof.tables import Table, read
 
 GATHERED = Path(__file__).with_suffix(".jsonl")
@@ -35,6 +35,7 @@ class Run:
         torch: The version of torch.
         command: The command.
         population: A digest of all searches of the measurement, those of other parts included.
+        shard: The part, as "3/20"; empty if it is the whole measurement.
         implementations: The implementations that were judged.
         cases: The cases that they were judged on.
         simulated: The runs in the simulation.
@@ -47,6 +48,7 @@ class Run:
     torch: str
     command: str
     population: str
+    shard: str
     implementations: int
     cases: int
     simulated: int
@@ -60,48 +62,50 @@ def run_of(table: Table, commit: str) -> Run:
     Raises:
         MergeError: The table is none of right implementations, or is not complete.
     """
-    if table.options.get("right") is None:
+    made = measurement(table)
+    if made.kind != "right":
         raise MergeError("no measurement of faults --right")
-    sums = totals(table.searches)
-    if len(table.searches) < table.planned or sums.unjudged:
+    if len(table.searches) < table.planned or made.totals.unjudged:
         raise MergeError(
-            f"{sums.controls} of {table.planned} implementations were judged; continue with --resume"
+            f"{made.totals.controls} of {table.planned} implementations were judged; continue with "
+            "--resume"
         )
     return Run(
         table.date,
         commit,
         table.torch,
-        _command(table),
+        made.command,
         table.population,
-        sums.controls,
-        sums.control_cases,
-        sums.control_simulated,
-        sums.control_real,
-        tuple(f"{each.planted.name}: {each.rule}" for each in table.searches if each.is_caught),
+        table.shard,
+        made.totals.controls,
+        made.totals.control_cases,
+        made.totals.control_simulated,
+        made.totals.control_real,
+        tuple(f"{each.planted.name}: {each.rule}" for each in made.accused),
     )
-
-
-def _command(table: Table) -> str:
-    options = table.options
-    words = [f"ddp-invariants faults --right {options['right']} --seed {options['seed']}"]
-    words.append(f"--control-cases {options['control_cases']}")
-    words += [f"--shard {table.shard}"] if table.shard else []
-    words += [f"--backend {options['backend']}"] if options["backend"] != "auto" else []
-    return " ".join(words)
 
 
 def gathered(known: Sequence[Run], new: Iterable[Run]) -> list[Run]:
     """Return all runs.
 
     Raises:
-        MergeError: A part of a measurement is there already.
+        MergeError: A part of a measurement is there already, or may be: a measurement is gathered
+            whole, or in parts of which each is one of as many.
     """
     runs = list(known)
     for run in new:
-        if any((run.command, run.population) == (old.command, old.population) for old in runs):
-            raise MergeError(f"gathered already: {run.command}")
+        for old in runs:
+            if old.population == run.population and (
+                old.shard == run.shard or _parts(old.shard) != _parts(run.shard)
+            ):
+                raise MergeError(f"gathered already by: {old.command}")
         runs.append(run)
     return runs
+
+
+def _parts(shard: str) -> str:
+    """Return the number of parts of a measurement; empty if it is whole."""
+    return shard.rpartition("/")[2]
 
 
 @click.command()

@@ -339,6 +339,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         "saves": declared.saves,
         "seeded": source["seeded"],
         "chance_free": CHANCE_FREE,
+        "sized": any("BATCH_SIZE" in text for _, text in source["rows"]),
         "batches": ceil(total // case.world_size / case.data.batch_size),
         "call": ", ".join(f"{name}={text}" if name else text for name, text in source["rows"]),
     }

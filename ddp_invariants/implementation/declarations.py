@@ -153,9 +153,10 @@ class SamplerDeclarations:
             without end, of which each rank's first floor(N / W) indices are judged, as with
             drop_last. `own`: samples are repeated or left out by a contract of its own, so that
             only their range, `len` and determinism are judged.
-        layout: The part of the order that a rank holds. Empty: not declared and not judged.
-            `scatter`: a rank holds no index but the data themselves, sent by the first rank; so
-            the ranks are asked together, in a process group.
+        layout: The part of the order that a rank holds. The order is then the same for every number
+            of ranks. Empty: not declared and not judged. `scatter`: a rank holds no index but the
+            data themselves, sent by the first rank; so the ranks are asked together, in a process
+            group.
         saves: The contents of a saved state. `epoch`: the epoch and how much of it was taken.
             `place`: only the latter, so that `set_epoch` is called before the state is loaded.
         supports: Capabilities claimed.

@@ -207,15 +207,15 @@ def _not_between(
     known_P = np.isfinite(twins_WP).all(0) & np.repeat(compared, layout.sizes)
     tally.compared += int(known_P.sum())
     slack_P, lift_P = _rounding(layout, twins_WP), _variance_of_means(layout, twins_WP)
+    most_P = twins_WP.max(0) + lift_P
     wrong_P: NDArray[np.bool_] = known_P & ~(
-        (started.values_P >= twins_WP.min(0) - slack_P)
-        & (started.values_P <= twins_WP.max(0) + lift_P + slack_P)
+        (started.values_P >= twins_WP.min(0) - slack_P) & (started.values_P <= most_P + slack_P)
     )
     if not wrong_P.any():
         return None
     first = int(np.argmax(wrong_P))
     slot, place = layout.locate(first)
-    left = sorted({float(value) for value in twins_WP[:, first]})
+    left = sorted({float(value) for value in (*twins_WP[:, first], most_P[first])})
     expected = (
         number(left[0]) if len(left) == 1 else f"between {number(left[0])} and {number(left[-1])}"
     )
@@ -226,10 +226,10 @@ def _not_between(
 
 
 def _variance_of_means(layout: Layout, twins_WP: FloatArray) -> FloatArray:
-    """Return the largest variance of the ranks' running means, for each running variance.
+    """Return how far the variance of the ranks' means may lift each running variance.
 
-    Numbers between a and b have a variance of at most (b - a)² / 4, with any weights. The bound
-    allows the rounding of a sum of squares and of the square that is taken from it.
+    Numbers between a and b have a variance of at most (b - a)² / 4, with any weights that add up to
+    one. The result also contains the rounding of a sum of squares, from which a square is taken.
     """
     lift_P = np.zeros(twins_WP.shape[1])
     places = {

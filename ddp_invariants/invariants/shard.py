@@ -342,9 +342,9 @@ def equal_numbers_of_batches(view: ShardView, tally: Tally) -> Failure | None:
         raise NotAbout("no DataLoader was run")
     tally.compared += len(batches)
     per_rank, size = view.total // view.case.world_size, view.case.data.batch_size
-    tally.meet({"a short last batch": per_rank % size})
     # A sampler that is not told the batch size makes batches of a size of its own.
     sized = view.answer.get("sized", True)
+    tally.meet({"a short last batch": sized and per_rank % size})
     expected = ceil(per_rank / size) if sized else batches[0]
     if set(batches) != {expected}:
         where = f"batch size {size}, {view.where(view.case.epochs[-1])}"

@@ -5,7 +5,6 @@ Words: N dataset length, W world size, L indices per rank.
 
 from collections import Counter
 from dataclasses import replace
-from math import factorial
 
 from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.dealing import first_wrong
@@ -26,9 +25,6 @@ from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.sampler_view import ShardView, brief, sharding
 from ddp_invariants.invariants.shard import SOURCE
 from ddp_invariants.records.verdict import Failure
-
-_BY_CHANCE = 1e-9
-"""The largest chance at which shards of another order may be taken for shards of this one."""
 
 
 @sharding.rule(
@@ -77,16 +73,13 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
         ),
     ),
     after="SHARD-6",
-    needs_all=True,
     script=Script(checks=("layout",)),
 )
 def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
     """Compare each shard with its part of the order.
 
     The order is the one that a world of one rank gets for the same epoch. Indices beyond the end of
-    that order are padding, which other rules judge. A sampler may shuffle differently for another
-    number of ranks. So a shuffled shard is wrong only if it takes its indices from that order all
-    the same, forwards or backwards.
+    that order are padding, which other rules judge.
     """
     layout, w = view.declared.layout, view.case.world_size
     if layout == "scatter":
@@ -103,8 +96,6 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
             for index, place in zip(shard, places, strict=True):
                 tally.compared += 1
                 if place < len(order) and index != order[place]:
-                    if view.case.data.shuffle and not _taken_from(order, shards):
-                        raise Unjudged("with one rank, the sampler may shuffle differently")
                     return Failure(
                         "SHARD-8",
                         f"a shard is not the {layout} part of the order",
@@ -112,23 +103,6 @@ def declared_layout(view: ShardView, tally: Tally) -> Failure | None:
                         f"{shard[:8]}, expected {[order[p] for p in places[:8] if p < len(order)]}",
                     )
     return None
-
-
-def _taken_from(order: list[int], shards: list[list[int]]) -> bool:
-    """Return whether all shards go through an order in one direction, and not by chance.
-
-    The last indices of any shard may be padding, which begins anew.
-    """
-    place_of = {index: place for place, index in enumerate(order)}
-    padding = max(sum(map(len, shards)) - len(order), 0)
-    chance = 1.0
-    for shard in shards:
-        whole = shard[: max(len(shard) - padding, 0)]
-        places = [place_of[index] for index in whole if index in place_of]
-        if places not in (sorted(places), sorted(places, reverse=True)):
-            return False
-        chance *= min(1.0, 2 / factorial(len(places)))
-    return chance < _BY_CHANCE
 
 
 @sharding.rule(

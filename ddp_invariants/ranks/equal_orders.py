@@ -17,6 +17,7 @@ share their order under every seed, and no others share one.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 from ddp_invariants.cases.case import ShardCase
@@ -28,10 +29,12 @@ Shards = list[list[int]]
 _LONGER = (61**2, 61)
 """The factors by which a dataset is made longer, the first one that gives no more than `_LONGEST`.
 
-They keep what a mistake may depend on: if the number of samples is odd, and mostly if the ranks divide
-it.
+They keep what a mistake may depend on: whether the number of samples is odd, and mostly whether the
+ranks divide it.
 """
 _LONGEST = 200_000
+_FEW = 2
+"""The ranks that are asked for a longer dataset: two orders differ on each of them."""
 _MOST = 1_000_000
 """The most samples, times ranks and times pairs, that are asked for."""
 _INTERVALS = (*range(2, 11), 12, 16, 20, 32, 50, 64, 100, 128)
@@ -46,25 +49,34 @@ chance of 1 - 1e-9.
 """
 
 
-def equal_seeds(case: ShardCase, ask: Callable[[ShardCase], Shards], *, alike: bool) -> int:
+def equal_seeds(
+    case: ShardCase,
+    ask: Callable[[ShardCase, Sequence[int]], Shards],
+    ranks: Sequence[int],
+    *,
+    alike: bool,
+) -> int:
     """Return how many pairs of seeds in a row give one order.
 
-    The first pair is the case's seed and its other seed; the next pairs follow both.
+    The first pair is the case's seed and its other seed; the next pairs follow both. If the first
+    pair gives two orders of a longer dataset, no further pair counts.
 
     Args:
         case: The case.
-        ask: A function that returns the shards of the last epoch for any case.
+        ask: A function that returns some ranks' shards of the last epoch for any case.
+        ranks: The ranks to ask for.
         alike: True if the first pair gives one order.
     """
     if not alike or not _worth_it(case):
         return int(alike)
     direction = 1 if case.other_seed > case.data.seed else -1
     equal = _equal_pairs(
-        lambda number: ask(_seeded(case, case.data.seed + number * direction)),
-        lambda number: ask(_seeded(case, case.other_seed + number * direction)),
+        lambda number: ask(_seeded(case, case.data.seed + number * direction), ranks),
+        lambda number: ask(_seeded(case, case.other_seed + number * direction), ranks),
     )
-    differ = equal == ENOUGH and _differ_in_a_longer_dataset(
-        case, ask, lambda long: ask(_seeded(long, case.other_seed))
+    long, few = _longer(case), ranks[:_FEW]
+    differ = equal == ENOUGH and _differ(
+        lambda: (ask(long, few), ask(_seeded(long, case.other_seed), few))
     )
     return 1 if differ else equal
 
@@ -77,21 +89,20 @@ def equal_epochs(
     The same samplers are asked for all of them, as in one training run.
 
     Returns:
-        Rows of two places in `case.epochs`, and the number of equal pairs in a row. Epochs whose
-        orders differ in a longer dataset are left out.
+        Rows of two places in `case.epochs`, and the number of equal pairs in a row. Epochs that have
+        two orders of a longer dataset are left out.
     """
 
-    def order_of(epoch: int) -> Callable[[ShardCase], Shards]:
-        # Two ranks show whether two orders are equal.
-        return lambda long: _of_epoch([RankSampler(long, make, rank) for rank in ranks[:2]], epoch)
+    def of_a_longer_dataset(epoch: int, other: int) -> tuple[Shards, Shards]:
+        samplers = [RankSampler(_longer(case), make, rank) for rank in ranks[:_FEW]]
+        return _of_epoch(samplers, epoch), _of_epoch(samplers, other)
 
     rows = []
     for (first, epoch), (second, other) in combinations(enumerate(case.epochs), 2):
         if epoch == other or dealt[first] != dealt[second]:
             continue
-        if _worth_it(case) and _differ_in_a_longer_dataset(case, order_of(epoch), order_of(other)):
-            continue
-        rows.append([first, second, _equal_in_a_row(case, make, ranks, epoch, other)])
+        if not _worth_it(case) or not _differ(partial(of_a_longer_dataset, epoch, other)):
+            rows.append([first, second, _equal_in_a_row(case, make, ranks, epoch, other)])
     return rows
 
 
@@ -235,25 +246,21 @@ def _equal_mirrored(
     )
 
 
-def _differ_in_a_longer_dataset(
-    case: ShardCase, first: Callable[[ShardCase], Shards], second: Callable[[ShardCase], Shards]
-) -> bool:
+def _longer(case: ShardCase) -> ShardCase:
+    """Return the case with a longer dataset; the same case if its dataset is long."""
+    samples = case.data.samples
+    times = next((times for times in _LONGER if samples * times <= _LONGEST), 1)
+    return replace(case, data=replace(case.data, samples=samples * times))
+
+
+def _differ(ask: Callable[[], tuple[Shards, Shards]]) -> bool:
     """Return whether two orders of a longer dataset differ.
 
     A sampler may refuse a dataset that the case does not ask for, which proves nothing.
-
-    Args:
-        case: The case, in which the two orders are equal.
-        first: A function that returns the first order for any case.
-        second: A function that returns the second order.
     """
-    samples = case.data.samples
-    times = next((times for times in _LONGER if samples * times <= _LONGEST), 0)
-    if not times:
-        return False
-    long = replace(case, data=replace(case.data, samples=samples * times))
     with suppress(Exception):  # An implementation may raise anything.
-        return first(long) != second(long)
+        first, second = ask()
+        return first != second
     return False
 
 

@@ -121,13 +121,6 @@ class RankSampler:
             state = self.sampler.state_dict() if keep else deepcopy(self.sampler.state_dict())
             return taken, state, self.flat(itertools.islice(running, self._bound))
 
-    def leave_early(self) -> None:
-        """Take one item of an iteration, and leave the iteration, as a limit of steps does."""
-        with self._as_rank():
-            running = iter(self.sampler)
-            next(running, None)
-            del running
-
     def saved_now(self) -> Any:
         """Return the state between iterations."""
         with self._as_rank():

@@ -190,7 +190,7 @@ def _equal_orders(
     epochs = equal_orders.equal_epochs(case, make, ranks, answer["shards"])
     return {
         "equal_seeds": equal_orders.equal_seeds(
-            case, lambda other: _afresh(other, make, ranks), alike=alike
+            case, lambda other, of: _afresh(other, make, of), ranks, alike=alike
         ),
         "equal_epochs": epochs,
         "epoch_intervals": equal_orders.epoch_intervals(case, make, ranks, epochs),
@@ -240,7 +240,7 @@ def resumed(
     saving.set_epoch(epoch)
     taken, first_state, rest = saving.saved(case.saved_after)
     disturb_all(disturb + 1)
-    loading.load(first_state, epoch)
+    loading.load(deepcopy(first_state), epoch)
     taken_again, state, rest_again = loading.saved(1)
     once_more.load(state, epoch)
     twice = once_more.indices()
@@ -252,9 +252,9 @@ def resumed(
         RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(2)
     )
     plain.set_epoch(epoch)
-    resuming.load(deepcopy(first_state), epoch)
+    resuming.load(first_state, epoch)
     for sampler in (plain, resuming):
-        sampler.leave_early()
+        sampler.leave_after(1)
         sampler.set_epoch(epoch + 1)
     return {
         "taken": taken,

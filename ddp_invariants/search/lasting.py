@@ -28,9 +28,9 @@ def lasting(case: TrainingCase, number: int) -> TrainingCase:
 
     Args:
         case: The case.
-        number: A number that chooses the steps: `LONG` has twenty, another one 5 to 8. `LONG` also
-            has a layer that only the last two steps pass by. An odd number below has one that no
-            rank uses before the last two steps, if the case has unused layers.
+        number: The number that chooses the steps: `LONG` stands for twenty, any other number for 5
+            to 8. With `LONG`, the last two steps pass a layer by. With any other odd number, no
+            rank uses a layer before the last two steps, if the case has unused layers.
     """
     steps = LONG_STEPS if number == LONG else STEPS[number % len(STEPS)]
     # Delays before each collective make a case of many steps slow.

@@ -50,8 +50,8 @@ class SecondWrapper(Situation):
             `smaller`: all ranks but the last have wrapped another model over a group of their own
             before. `again`: the same model was wrapped and trained for a step, and has its first
             values again; that wrapper is deleted. `kept`: the same, and that wrapper still exists.
-        alike: True if another model has the same layers as the case's, so that nothing but their
-            numbers tells the two wrappers apart.
+        alike: True if the other model has the same layers as the case's. Then names, shapes and
+            sizes do not tell the two models apart.
     """
 
     beyond_scripts: ClassVar[str] = "the program has a second wrapper"
@@ -187,7 +187,10 @@ _CAPABILITIES: dict[Second, str] = {
 
 
 def _is_plain(model: Model) -> bool:
-    """Return whether a model has no buffers, and draws no random numbers."""
+    """Return whether a model has no buffers, and draws no random numbers.
+
+    Draws of the other model would move the random generator between those of the case's model.
+    """
     return not any(layer.buffers or layer.of_kind.draws for layer in model.layers)
 
 

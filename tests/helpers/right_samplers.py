@@ -1,7 +1,6 @@
 """Right samplers that some rule has accused; each says what is special about it."""
 
 from collections.abc import Iterator, Sized
-from typing import Any, ClassVar
 
 import torch
 from torch.utils.data import Sampler
@@ -61,31 +60,6 @@ class Chunks(Reference):
         return [order[place % self.length] for place in range(total)]
 
 
-class OrderOfTheWorld(Reference):
-    """The order depends on the number of ranks, as if the ranks shuffled blocks of W samples."""
-
-    declares: ClassVar[dict[str, Any]] = {"layout": "strided"}
-
-    def order(self) -> list[int]:
-        """Return the order of the epoch, repeated or cut to whole rounds."""
-        self.seed, seed = self.seed * 1009 + self.num_replicas, self.seed
-        try:
-            return super().order()
-        finally:
-            self.seed = seed
-
-
-class Blocks(Reference):
-    """No right one: it declares strided shards, and holds contiguous ones if it shuffles."""
-
-    declares: ClassVar[dict[str, Any]] = {"layout": "strided"}
-
-    def __iter__(self) -> Iterator[int]:
-        if not self.shuffle:
-            return super().__iter__()
-        return iter(self.order()[self.rank * len(self) : (self.rank + 1) * len(self)])
-
-
 class IgnoresTheSeed(Reference):
     """No right one."""
 
@@ -100,3 +74,33 @@ class IgnoresTheEpoch(Reference):
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing."""
+
+
+class KeepsTheFirstOrder(Reference):
+    """No right one: the order of the first iteration stays for all epochs."""
+
+    def order(self) -> list[int]:
+        """Return the order of the first iteration."""
+        if not hasattr(self, "first"):
+            self.first = super().order()
+        return self.first
+
+
+class HoldsTheEpoch(Reference):
+    """No right one: after a resumption, `set_epoch` does nothing until an iteration has ended."""
+
+    resumed = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, unless the sampler was resumed."""
+        if not self.resumed:
+            super().set_epoch(epoch)
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Load a state."""
+        super().load_state_dict(state)
+        self.resumed = True
+
+    def __iter__(self) -> Iterator[int]:
+        yield from super().__iter__()
+        self.resumed = False

@@ -160,7 +160,10 @@ def test_cases_of_right_implementations_are_gathered_over_runs(
     assert add(first, "--commit", "abc") == ""
     assert "| cases | 50 |" in (docs / "right.md").read_text()
     assert "| accused | 0 |" in (docs / "right.md").read_text()
-    assert "gathered already: ddp-invariants faults --right 1" in add(first, "--commit", "def")
+    again, part = add(first, "--commit", "def"), add(second, "--commit", "def")
+    assert "gathered already by: ddp-invariants faults --right 1" in again
+    assert "gathered already by: ddp-invariants faults --right 1" in part
+    second = replace(second, population="of another seed")
     assert "--commit is needed" in add(second)
     assert "0 of 1 implementations were judged" in add(
         replace(second, searches=()), "--commit", "def"
@@ -171,6 +174,6 @@ def test_cases_of_right_implementations_are_gathered_over_runs(
     assert "| runs in the simulation | 80 |" in page
     assert "| accused | 1 |" in page
     assert (
-        f"`ddp-invariants faults --right 1 --seed 0 --control-cases 50 --shard 2/2` | 1 | 50 | 40 | {control.name}: GRAD-2 |"
+        f"`ddp-invariants faults --right 1 --control-cases 50 --shard 2/2` | 1 | 50 | 40 | {control.name}: GRAD-2 |"
         in page
     )
