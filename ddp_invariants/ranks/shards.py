@@ -234,8 +234,8 @@ def resumed(
     """
     assert case.saved_after is not None
     epoch = case.epochs[-1]
-    saving, loading, once_more, fresh = (
-        RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(4)
+    saving, loading, once_more, fresh, plain, resuming = (
+        RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(6)
     )
     saving.set_epoch(epoch)
     taken, first_state, rest = saving.saved(case.saved_after)
@@ -248,9 +248,6 @@ def resumed(
     saving.set_epoch(epoch + 1)
     loading.set_epoch(epoch + 1)
     following = [saving.indices(), loading.indices()]
-    plain, resuming = (
-        RankSampler(case, make, known.rank, in_batches=known.in_batches) for _ in range(2)
-    )
     plain.set_epoch(epoch)
     resuming.load(first_state, epoch)
     for sampler in (plain, resuming):

@@ -8,11 +8,10 @@ drawn cases end before.
 from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.errors import CaseError
 from ddp_invariants.search.scale import LARGE
-from ddp_invariants.situations.unused import UnusedLayers
+from ddp_invariants.situations.unused import UnusedLayers, passable
 
 STEPS = (5, 6, 7, 8)
 """The steps of a lasting case. Most other cases have fewer; a few, which `scale` draws, have more."""
@@ -60,15 +59,11 @@ def _unused_late(case: TrainingCase) -> TrainingCase:
 
     The last rank alone does so first. The case is unchanged if no layer can be passed by.
     """
-    found, widths, last = case.get(UnusedLayers), case.model.widths(), case.steps - 1
-    square = (
-        index
-        for index, kind in reversed([*enumerate(layer.kind for layer in case.model.layers)])
-        if kind not in PASSING and widths[index] == widths[index + 1]
-    )
-    layer = next(square, None) if found is None else found.layers[0].layer
-    if layer is None:
+    found, last = case.get(UnusedLayers), case.steps - 1
+    layers = passable(case.model) if found is None else [found.layers[0].layer]
+    if not layers:
         return case
+    layer = layers[0]
     late = UnusedLayers(
         (Unused(layer, rank=case.world_size - 1, step=last - 1), Unused(layer, step=last))
     )

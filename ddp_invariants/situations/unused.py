@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
-from ddp_invariants.cases.layers import PASSING, Layer, Layout
+from ddp_invariants.cases.layers import PASSING, Layer, Layout, Model
 from ddp_invariants.cases.program import Unused
 from ddp_invariants.cases.shrink import simpler_each
 from ddp_invariants.cases.situation import Situation
@@ -39,8 +39,9 @@ class UnusedLayers(Situation):
     def check(self, case: TrainingCase) -> None:
         """Require layers that can be passed by, and that leave something to train."""
         require(bool(self.layers), "unused", self.layers, "at least one layer")
+        can_be = passable(case.model)
         for index, each in enumerate(self.layers):
-            _check_one(case, f"unused[{index}]", each)
+            _check_one(case, f"unused[{index}]", each, can_be)
         for step in range(case.steps):
             _check_training(case, step)
 
@@ -178,14 +179,21 @@ def _reached(case: TrainingCase) -> TrainingCase:
     return case.without(UnusedLayers) if kept is None else case.with_situation(kept)
 
 
-def _check_one(case: TrainingCase, where: str, unused: Unused) -> None:
-    """Require a layer that can be passed by, and on a rank and steps of the case."""
-    layers, widths = case.model.layers, case.model.widths()
-    between(f"{where}.layer", unused.layer, 0, len(layers) - 1)
+def passable(model: Model) -> list[int]:
+    """Return the indices of the layers that a forward can pass by, the last one first."""
+    widths = model.widths()
+    return [
+        index
+        for index, layer in enumerate(model.layers)
+        if layer.kind not in PASSING and widths[index] == widths[index + 1] and not layer.sparse
+    ][::-1]
+
+
+def _check_one(case: TrainingCase, where: str, unused: Unused, can_be: list[int]) -> None:
+    """Require one of the layers that can be passed by, and on a rank and steps of the case."""
+    between(f"{where}.layer", unused.layer, 0, len(case.model.layers) - 1)
     require(
-        layers[unused.layer].kind not in PASSING
-        and widths[unused.layer] == widths[unused.layer + 1]
-        and not layers[unused.layer].sparse,
+        unused.layer in can_be,
         f"{where}.layer",
         unused.layer,
         "the index of a layer with parameters and dense gradients, whose outputs are as wide as its inputs",
@@ -246,11 +254,7 @@ def _last_layers(draft: Draft) -> tuple[Layer, ...]:
 def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
     """Draw layers that whole steps pass by, in one of four patterns."""
     widths = draft.model.widths()
-    square = [
-        index
-        for index, layer in enumerate(draft.model.layers)
-        if index and layer.kind not in PASSING and widths[index] == widths[index + 1]
-    ][::-1]
+    square = [index for index in passable(draft.model) if index]
     pattern = draft.choice((*("any",) * 4, "together", "lone", "first", "first"))
     first = draft.model.layers[0]
     tied = any(layer.tied == 0 for layer in draft.model.layers)

@@ -65,12 +65,8 @@ class Main(Called):
         return torch.cat([*gradients, gradients[0].new_ones(len(gradients))])
 
     def _unpack(self, bucket: Bucket) -> None:
-        assert bucket.flat is not None
-        sizes = [parameter.numel() for parameter in bucket.parameters]
-        *means, flags = bucket.flat.split([*sizes, len(sizes)])
-        for parameter, mean, flag in zip(bucket.parameters, means, flags.tolist(), strict=True):
-            if flag:
-                _main(parameter).copy_(mean.view_as(parameter))
+        for parameter, mean in self._means(bucket):
+            _main(parameter).copy_(mean)
 
 
 def _main(parameter: nn.Parameter) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ddp_invariants.faults._start import broadcast
 from ddp_invariants.faults.generated.collectives import Group
 
 
@@ -28,13 +29,6 @@ def flatten(parameters: Iterable[nn.Parameter]) -> None:
             parameter.data = piece.view(parameter.shape)
 
 
-def _apart(tensors: Sequence[Tensor], group: Group) -> None:
-    for tensor in tensors:
-        own = _bytes(tensor)
-        dist.broadcast(own, group_src=0, group=group)
-        _take(tensor, own)
-
-
 def _gathered(tensors: Sequence[Tensor], group: Group) -> None:
     for tensor in tensors:
         own = _bytes(tensor)
@@ -54,7 +48,7 @@ def _summed(tensors: Sequence[Tensor], group: Group) -> None:
 
 
 STARTED: dict[str, Callable[[Sequence[Tensor], Group], None]] = {
-    "apart": _apart,
+    "apart": broadcast,
     "gathered": _gathered,
     "summed": _summed,
 }

@@ -1,7 +1,7 @@
 """The composed wrapper: the reference with another host, and with a fault in one of its seams."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 from weakref import WeakSet
@@ -130,13 +130,17 @@ class Composed(Reference):
 
     def _replace(self, bucket: Bucket) -> None:
         """Make the means, or views of them, the gradients."""
+        for parameter, mean in self._means(bucket):
+            parameter.grad = mean if self._gradients == "viewed" else mean.clone()
+
+    def _means(self, bucket: Bucket) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Yield each parameter that some rank used, and a view of its mean."""
         assert bucket.flat is not None
         sizes = [parameter.numel() for parameter in bucket.parameters]
         *means, flags = bucket.flat.split([*sizes, len(sizes)])
         for parameter, mean, flag in zip(bucket.parameters, means, flags.tolist(), strict=True):
             if flag:
-                gradient = mean.view_as(parameter)
-                parameter.grad = gradient if self._gradients == "viewed" else gradient.clone()
+                yield parameter, mean.view_as(parameter)
 
     # The occasions.
 
