@@ -210,7 +210,7 @@ class TrainingCase(Situated, Strict):
         cache is off, the gradients are added up after they are cast back.
         """
         uses = Counter(
-            f"{self.model.path(index if layer.tied is None else layer.tied)}.weight"
+            self.model.full(index if layer.tied is None else layer.tied, "weight")
             for index, layer in enumerate(self.model.layers)
             if self.autocast and layer.kind == "linear" and layer.dtype == "float32"
             for _ in range(1 + layer.twice)
@@ -295,7 +295,7 @@ class TrainingCase(Situated, Strict):
         """Return the names of the parameters that are frozen at a step."""
         model = self.at(step).model
         return frozenset(
-            f"{model.path(index)}.{name}"
+            model.full(index, name)
             for index, layer in enumerate(model.layers)
             if layer.frozen
             for name in layer.parameters

@@ -4,6 +4,7 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass
+from itertools import compress, count
 from math import prod
 from typing import Literal
 
@@ -26,7 +27,7 @@ __all__ = [
 Layout = Literal["contiguous", "transposed", "strided", "channels_last"]
 Checkpoint = Literal["none", "plain", "reentrant"]
 Activation = Literal["none", "relu", "gelu"]
-Naming = Literal["numbered", "module", "underscored", "joined", "cased"]
+Naming = Literal["numbered", "module", "underscored", "joined", "cased", "rooted"]
 
 LARGEST_WIDTH = 1 << 20
 """The largest width of a layer: a larger number is a typing error."""
@@ -220,6 +221,8 @@ class Model(Strict):
             underscores gives two of these layers the same name. `joined` is `block0.layer`,
             `block0layer`, `block1.layer`, …, and two layers get the same name without dots. `cased`
             is `layer0`, `Layer0`, `layer1`, …, and two layers get the same name in lower case.
+            `rooted` is `numbered`, but the factor of the first real `scale` layer is a parameter of
+            the whole module, as a class token is: its name is `factor` alone (`rooted`).
     """
 
     inputs: int
@@ -268,6 +271,12 @@ class Model(Strict):
             if layer.tied is not None:
                 self._require_tied(index)
         require(
+            self.naming != "rooted" or self.rooted is not None,
+            "naming",
+            self.naming,
+            "another one if no real scale layer gives the module its factor",
+        )
+        require(
             self.trains(),
             "layers",
             [layer.kind for layer in self.layers],
@@ -308,8 +317,8 @@ class Model(Strict):
         )
 
     def path(self, index: int) -> str:
-        """Return a layer's name in the module, with which the names of its tensors begin."""
-        if self.naming == "numbered":
+        """Return a layer's name in the module."""
+        if self.naming in ("numbered", "rooted"):
             return f"layers.{index}"
         if self.naming == "module":
             return f"module.{index}"
@@ -320,8 +329,20 @@ class Model(Strict):
         between_names = ("_" if self.naming == "underscored" else "") if second else "."
         return f"block{block}{between_names}layer"
 
+    def full(self, index: int, name: str) -> str:
+        """Return the full name of a layer's tensor, which begins with the layer's (`path`)."""
+        return name if index == self.rooted else f"{self.path(index)}.{name}"
+
+    @property
+    def rooted(self) -> int | None:
+        """The index of the scale layer whose factor the whole module holds; None for none."""
+        kinds = (layer.kind == "scale" and not layer.complex for layer in self.layers)
+        return next(compress(count(), kinds), None) if self.naming == "rooted" else None
+
     def index_of(self, name: str) -> int | None:
         """Return the index of the layer that a tensor's full name belongs to; None for no layer."""
+        if "." not in name:
+            return self.rooted
         indices = range(len(self.layers))
         return next((each for each in indices if name.startswith(f"{self.path(each)}.")), None)
 
@@ -370,7 +391,7 @@ class Model(Strict):
     def unsaved(self) -> frozenset[str]:
         """The names of the buffers that a saved state leaves out."""
         return frozenset(
-            f"{self.path(index)}.{name}"
+            self.full(index, name)
             for index, layer in enumerate(self.layers)
             for name in layer.of_kind.unsaved
         )
@@ -378,7 +399,7 @@ class Model(Strict):
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
         """Return the names of the parameters used by a forward that passes some layers by."""
         return frozenset(
-            f"{self.path(index if layer.tied is None or name == 'bias' else layer.tied)}.{name}"
+            self.full(index if layer.tied is None or name == "bias" else layer.tied, name)
             for index, layer in enumerate(self.layers)
             if index not in passed_by
             for name in layer.used

@@ -62,12 +62,12 @@ def _kind(kind: str, *conditions: str, level: Level = "extended") -> Capability:
     )
 
 
-def _named(naming: Naming, condition: str) -> Capability:
+def _named(naming: Naming, condition: str, *more: Layer) -> Capability:
     """Return the capability to train a model whose layers have other names."""
     return Capability(
         lambda case: case.model.naming == naming,
         lambda case: replace(case, model=replace(case.model, naming="numbered")),
-        replace(BASE, model=Model(4, FOUR, naming)),
+        replace(BASE, model=Model(4, (*FOUR, *more), naming)),
         frozenset({condition}),
     )
 
@@ -289,6 +289,7 @@ _OWN: dict[str, Capability] = {
     "alike_underscored": _named("underscored", "names equal with underscores for dots"),
     "alike_joined": _named("joined", "names equal without dots"),
     "alike_cased": _named("cased", "names equal in lower case"),
+    "rooted": _named("rooted", "a parameter of the whole module", Layer("scale")),
     # Small integers round in no dtype.
     "mixed": replace(
         _kind("mixed"),

@@ -30,6 +30,7 @@ NEVER: dict[str, str] = {
     "alike_underscored": "wrap a model of which two names are equal with underscores for dots",
     "alike_joined": "wrap a model of which two names are equal without their dots",
     "alike_cased": "wrap a model of which two names are equal in lower case",
+    "rooted": "wrap a model that holds a parameter itself, beside its layers",
     "bfloat16": "mix bfloat16 parameters with others",
     "float16": "mix float16 parameters with others",
     "extremes": "keep numbers in buffers that few formats hold",

@@ -14,7 +14,7 @@ from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.extremes import EXTREMES
 from ddp_invariants.cases.program import InjectedFailure
-from ddp_invariants.export.layers import attribute, containers, layer_line, sources
+from ddp_invariants.export.layers import attribute, containers, layer_lines, sources
 from ddp_invariants.situations.own_buffers import OwnBuffers
 
 
@@ -38,7 +38,7 @@ def frozen(case: TrainingCase) -> list[str]:
     """Return the names of the parameters that must not change."""
     layers = case.model.layers
     return [
-        f"{case.model.path(index)}.{name}"
+        case.model.full(index, name)
         for index, layer in enumerate(layers)
         for name in layer.used
         if (layers[layer.tied] if layer.tied is not None and name == "weight" else layer).frozen
@@ -92,7 +92,7 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
         for index, (layer, container) in enumerate(
             zip(case.model.layers, containers(case.model), strict=True)
         )
-        for line in (container, layer_line(case, index, layer, case.model.widths()[index]))
+        for line in (container, *layer_lines(case, index, layer, case.model.widths()[index]))
         if line
     ]
     calls = {"none": "{}", "relu": "torch.relu({})", "gelu": "nn.functional.gelu({})"}
@@ -100,7 +100,11 @@ def model(case: TrainingCase) -> tuple[list[dict[str, Any]], list[str], list[str
     forward = [
         "x = "
         + (f"x if {index} in self.passed_by else " if index in unused else "")
-        + calls[layer.activation].format(f"{attribute(case.model, index)}(x)")
+        + calls[layer.activation].format(
+            "x.to(self.factor.dtype) * self.factor"
+            if index == case.model.rooted
+            else f"{attribute(case.model, index)}(x)"
+        )
         for index, layer in enumerate(case.model.layers)
     ]
     return initial, building, forward

@@ -13,8 +13,20 @@ from ddp_invariants.cases.formats import PARTS
 from ddp_invariants.cases.layers import Layer, LayerKind, Model
 
 
-def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
-    """Return the line that adds a layer to the model."""
+def layer_lines(case: TrainingCase, index: int, layer: Layer, width: int) -> list[str]:
+    """Return the lines that add a layer to the model."""
+    given = _arguments(case, index, layer, width)
+    if index == case.model.rooted:
+        return [f"self.factor = {given[0]}", "self.layers.append(nn.Identity())"]
+    built = f"{_class(layer)}({', '.join(given)})"
+    container, _, name = case.model.path(index).rpartition(".")
+    if name.isdigit():
+        return [f"self.{container}.append({built})"]
+    return [f"{attribute(case.model, index)} = {built}"]
+
+
+def _arguments(case: TrainingCase, index: int, layer: Layer, width: int) -> list[str]:
+    """Return the arguments of a layer's class."""
 
     def tensor(name: str, dtype: str) -> str:
         text = (
@@ -45,11 +57,7 @@ def layer_line(case: TrainingCase, index: int, layer: Layer, width: int) -> str:
     given += _SWITCHES[layer.kind](case, layer) if layer.kind in _SWITCHES else []
     if given and given[-1] == "None":
         given.pop()
-    built = f"{_class(layer)}({', '.join(given)})"
-    container, _, name = case.model.path(index).rpartition(".")
-    if name.isdigit():
-        return f"self.{container}.append({built})"
-    return f"{attribute(case.model, index)} = {built}"
+    return given
 
 
 def containers(model: Model) -> list[str]:

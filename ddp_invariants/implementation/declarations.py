@@ -240,6 +240,7 @@ CAPABILITIES: dict[str, str] = {
     "alike_underscored": "names that are equal with underscores for dots",
     "alike_joined": "names that are equal without their dots",
     "alike_cased": "names that are equal in lower case",
+    "rooted": "a parameter of the whole module, beside its layers",
     **{name: f"{name} parameters" for name in LOW_PRECISION},
     "complex": "complex parameters",
     "sgd": "torch.optim.SGD",

@@ -39,6 +39,7 @@ OTHER_NAMES: dict[str, Callable[[set[str]], bool]] = {
         len({name.replace(".", "") for name in names}) < len(names)
     ),
     "names equal in lower case": lambda names: len({name.lower() for name in names}) < len(names),
+    "a parameter of the whole module": lambda names: any("." not in name for name in names),
 }
 """What INIT-3 notes of the names of parameters and buffers, each with its test.
 

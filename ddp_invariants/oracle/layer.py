@@ -55,7 +55,7 @@ class Place:
 
     def full(self, name: str) -> str:
         """Return a parameter's full name, which is that of its owner where it is tied."""
-        return f"{self.model.path(self._owner(name))}.{name}"
+        return self.model.full(self._owner(name), name)
 
     def frozen(self, name: str) -> bool:
         """Return whether a parameter is frozen."""

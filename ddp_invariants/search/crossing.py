@@ -96,13 +96,11 @@ def _with(case: TrainingCase, probe: TrainingCase) -> TrainingCase:
 def _extended(model: Model, probed: Model) -> Model:
     """Return a model with a probe's names and its further layers, which get four numbers each."""
     more = probed.layers[len(FOUR) :]
-    if probed.naming != BASE.model.naming:
-        model = replace(model, naming=probed.naming)
-    if not more:
-        return model
+    naming = model.naming if probed.naming == BASE.model.naming else probed.naming
     dtype = model.layers[0].dtype
-    widened = () if model.widths()[-1] == BASE.model.inputs else (Layer("linear", 4, dtype=dtype),)
-    return replace(model, layers=(*model.layers, *widened, *more))
+    fits = not more or model.widths()[-1] == BASE.model.inputs
+    widened = () if fits else (Layer("linear", 4, dtype=dtype),)
+    return replace(model, layers=(*model.layers, *widened, *more), naming=naming)
 
 
 def _optimizer(own: Optimizer, probed: Optimizer) -> Optimizer:

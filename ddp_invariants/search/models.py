@@ -63,8 +63,8 @@ _KINDS: SearchStrategy[LayerKind] = st.sampled_from(
     ("linear", "linear", "scale", "statistics", "empty") * 2
     + ("linear", "linear", "scale", "counter", "empty")
 )
-_NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined", "cased")
-_RARELY_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 93 + _NAMINGS)
+_NAMINGS: tuple[Naming, ...] = ("module", "underscored", "joined", "cased", "rooted")
+_RARELY_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 92 + _NAMINGS)
 _OFTEN_NAMED: SearchStrategy[Naming] = st.sampled_from(("numbered",) * 5 + _NAMINGS)
 _DTYPES: SearchStrategy[Dtype] = st.sampled_from(("float32", "float32", "float32", "float64"))
 _LAYOUTS: SearchStrategy[Layout] = st.sampled_from(
@@ -123,8 +123,8 @@ def models(
             them to be told from chance.
         prefixed: Have names with `module.` in their middle in one of four cases. Many wrappers put
             that prefix before all names, and may strip it elsewhere.
-        named: Name the layers in another way (`Model.naming`) in four of nine cases, and not in
-            four of a hundred.
+        named: Name the layers in another way (`Model.naming`) in half of the cases, and not in five
+            of ninety-seven.
     """
     inputs, outputs, dtype = draw(_WIDTHS), draw(_FIRST_OUTPUTS), draw(_DTYPES)
     layers = [_first(draw, inputs, outputs or inputs, dtype)]
@@ -146,7 +146,10 @@ def models(
         ]
     if buffers or (some_buffers and not draw(_ONE_IN_FOUR)):
         layers += _with_buffers(draw, block, width, dtype)
-    return Model(inputs, tuple(layers), draw(_OFTEN_NAMED if named else _RARELY_NAMED))
+    naming = draw(_OFTEN_NAMED if named else _RARELY_NAMED)
+    if naming == "rooted" and all(layer.kind != "scale" or layer.complex for layer in layers):
+        layers.append(Layer("scale", dtype=dtype))
+    return Model(inputs, tuple(layers), naming)
 
 
 def _with_buffers(draw: st.DrawFn, block: str, width: int, dtype: Dtype) -> list[Layer]:

@@ -1,10 +1,13 @@
 """The names of layers: unique, in order, and alike only where a case says so."""
 
+import pickle
+from copy import deepcopy
 from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from ddp_invariants.cases.case import TrainingCase, describe
@@ -38,14 +41,18 @@ LAYERS = (
 
 
 def named(naming: Naming) -> TrainingCase:
-    """Return a case with four layers of equal shapes."""
-    return replace(BASE, model=replace(BASE.model, naming=naming))
+    """Return a case with four layers of equal shapes, and with a scale if a naming needs one."""
+    more = (Layer("scale"),) if naming == "rooted" else ()
+    return replace(BASE, model=replace(BASE.model, layers=BASE.model.layers + more, naming=naming))
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
 def test_tensors_are_registered_in_the_order_of_layers(naming: Naming) -> None:
     """Each name begins with the path of its layer, and lists of names keep the layers' order."""
-    plan = Model(4, LAYERS, naming)
+    scales = (Layer("scale"), Layer("scale"), Layer("linear", 4))
+    # A module lists its own parameters before those of its children.
+    layers = scales[:1] + LAYERS[1:] if naming == "rooted" else LAYERS
+    plan = Model(4, layers + scales, naming)
     replica = Replica(plan, np.ones(plan.numbers))
     for named_tensors in (replica.named_parameters(), replica.named_buffers()):
         indices = [plan.index_of(name) for name, _ in named_tensors]
@@ -54,7 +61,7 @@ def test_tensors_are_registered_in_the_order_of_layers(naming: Naming) -> None:
     names = {name for name, _ in replica.named_parameters()}
     assert plan.used(frozenset()) == names
     assert plan.unsaved <= {name for name, _ in replica.named_buffers()}
-    assert [replica.get_submodule(plan.path(index)) for index in range(len(LAYERS))] == [
+    assert [replica.get_submodule(plan.path(index)) for index in range(len(plan.layers))] == [
         *replica.stack
     ]
     assert len(replica.drawing) == 1
@@ -65,7 +72,7 @@ def test_names_are_alike_only_in_the_way_that_the_naming_says(naming: Naming) ->
     """Each naming is one that INIT-3 tells apart, and numbered layers are none of them."""
     plan = named(naming).model
     names = plan.used(frozenset())
-    assert len(names) == 4
+    assert len(names) == 4 + (naming == "rooted")
     met = [condition for condition, is_met in OTHER_NAMES.items() if is_met(set(names))]
     assert met == ([CONDITIONS[naming]] if naming in CONDITIONS else [])
 
@@ -93,7 +100,7 @@ def test_other_names_are_shown_and_made_simpler(naming: Naming) -> None:
     assert "naming" not in describe(BASE)
     assert f"{naming} names" in features(case)
     cases = [each for each in simpler(case) if isinstance(each, TrainingCase)]
-    assert BASE in cases
+    assert replace(BASE, model=replace(case.model, naming="numbered")) in cases
     assert {each.model.naming for each in cases} == {naming, "numbered"}
 
 
@@ -101,26 +108,28 @@ def test_other_names_are_shown_and_made_simpler(naming: Naming) -> None:
 def test_an_implementation_without_the_capability_gets_numbered_layers(naming: Naming) -> None:
     """One capability stands for each naming, can be added to a case, and is removed from it."""
     case = named(naming)
+    numbered = replace(case, model=replace(case.model, naming="numbered"))
     (name,) = (
         name
         for name, capability in TRAINING.items()
-        if capability.present(case) and not capability.present(BASE)
+        if capability.present(case) and not capability.present(numbered)
     )
     assert crossed(BASE, name, Scope()).model == case.model
-    assert Scope(without=frozenset({name})).fit(case) == BASE
+    assert Scope(without=frozenset({name})).fit(case) == numbered
     assert TRAINING[name].conditions == {CONDITIONS[naming]}
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
 def test_names_of_frozen_and_unused_parameters_are_those_of_the_module(naming: Naming) -> None:
     """The case, the oracle and a script compute names without the module."""
-    layers = (Layer("linear", 4), Layer("linear", 4, frozen=True), Layer("linear", 4))
+    layers = (Layer("linear", 4), Layer("scale", frozen=True), Layer("linear", 4))
     case = replace(BASE, model=Model(4, layers, naming))
     path = case.model.path
-    assert case.frozen(0) == {f"{path(1)}.weight"} == {*frozen(case)}
+    factor = "factor" if naming == "rooted" else f"{path(1)}.factor"
+    assert case.frozen(0) == {factor} == {*frozen(case)}
     unused = case.with_situation(UnusedLayers((Unused(2),)))
     passed = unused.model.used(unused.never_used(0, 0))
-    assert passed == {f"{path(0)}.weight", f"{path(1)}.weight"}
+    assert passed == {f"{path(0)}.weight", factor}
 
 
 @pytest.mark.parametrize("naming", NAMINGS)
@@ -133,12 +142,32 @@ def test_a_script_registers_layers_under_the_same_names(naming: Naming) -> None:
         "underscored": ["self.block0 = nn.Module()", "self.block0.layer =", "self.block0_layer(x)"],
         "joined": ["self.block0 = nn.Module()", "self.block0.layer =", "self.block0layer(x)"],
         "cased": ["self.layer0 =", "self.Layer0 =", "self.Layer0(x)"],
+        "rooted": ["self.layers = nn.ModuleList()", "self.layers.append(", "self.layers[1](x)"],
     }[naming]
     assert building[0].startswith(expected[0])
     assert building[1].startswith(expected[1])
     assert expected[2] in forward[1]
     containers = {"underscored": 2, "joined": 2, "cased": 0}.get(naming, 1)
     assert sum(line.endswith("()") for line in building) == containers
+    if naming == "rooted":
+        assert building[-2].startswith("self.factor = nn.Parameter(")
+        assert forward[-1] == "x = x.to(self.factor.dtype) * self.factor"
+
+
+def test_a_factor_of_the_whole_module_needs_a_real_scale() -> None:
+    """Without one the case says what is missing; a copy's layer takes the factor of the copy."""
+    with pytest.raises(
+        CaseError, match="naming is 'rooted', expected another one if no real scale"
+    ):
+        Model(4, (Layer("linear", 4), Layer("scale", dtype="complex64")), "rooted")
+    replica = Replica(Model(1, (Layer("scale"),), "rooted"), np.full(1, 3.0))
+    assert [name for name, _ in replica.named_parameters()] == ["factor"]
+    pickled = pickle.loads(pickle.dumps(replica))  # noqa: S301 - made here
+    for copied in (deepcopy(replica), pickled):
+        with torch.no_grad():
+            copied.factor.fill_(5)
+        assert copied(torch.ones(1, 1)).item() == 5
+    assert replica(torch.ones(1, 1)).item() == 3
 
 
 def share(strategy: object, cases: int) -> float:

@@ -52,7 +52,10 @@ class Values:
 
 
 Builder = Callable[[Layer, int, Values, Any], nn.Module]
-"""Builds a layer: its plan, its input width, the numbers, and the layer it is tied to or None."""
+"""Builds a layer: its plan, its input width, the numbers, and the module with its parameter or None.
+
+Such a module is the layer that it is tied to, or the whole model.
+"""
 
 _BUILDERS: dict[LayerKind, Builder] = {}
 

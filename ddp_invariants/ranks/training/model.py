@@ -65,6 +65,9 @@ class Replica(nn.Module):
         raised: The class of the exception that it raises.
     """
 
+    factor: nn.Parameter
+    """The factor of the layer that `Model.rooted` names."""
+
     def __init__(self, model: Model, values_P: FloatArray, device: torch.device = CPU) -> None:
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
@@ -77,8 +80,11 @@ class Replica(nn.Module):
         self._checkpoints: list[Checkpoint] = [layer.checkpoint for layer in model.layers]
         values, widths = Values(values_P, device), model.widths()
         for index, layer in enumerate(model.layers):
-            owner = None if layer.tied is None else self.get_submodule(self._paths[layer.tied])
+            owner: Any = None if layer.tied is None else self.get_submodule(self._paths[layer.tied])
+            if index == model.rooted:
+                owner = self
             self._register(self._paths[index], built(layer, widths[index], values, owner))
+        self._rooted = model.rooted
         lists = (name for name, each in self._modules.items() if isinstance(each, nn.ModuleList))
         self._list = next(lists, "")
 
@@ -110,6 +116,12 @@ class Replica(nn.Module):
         modules: list[tuple[str, nn.Module]] = []
         _add_modules(self, set() if memo is None else memo, prefix, remove_duplicate, modules)
         return iter(modules)
+
+    def held(self, index: int) -> list[tuple[str, nn.Parameter]]:
+        """Return the parameters that a layer computes with, each with its name in the layer."""
+        if index == self._rooted:
+            return [("factor", self.factor)]
+        return list(self.stack[index].named_parameters())
 
     @property
     def drawing(self) -> list[NotedDropout]:
@@ -165,7 +177,7 @@ class Replica(nn.Module):
             clears: True to clear its gradients, too, if the program does not set them to None
                 before the next update.
         """
-        for parameter in self.stack[index].parameters():
+        for _, parameter in self.held(index):
             parameter.requires_grad_(not frozen)
             if frozen and clears:
                 parameter.grad = None

@@ -232,8 +232,8 @@ class ShardObserver(Observer):
         self._restored = False
         # As they are before wrapping: afterwards, a layer may hold plain tensors, which are not listed.
         self._names = [
-            [name for name, _ in (*layer.named_parameters(), *layer.named_buffers())]
-            for layer in twin.module.stack
+            [name for name, _ in (*twin.module.held(index), *layer.named_buffers())]
+            for index, layer in enumerate(twin.module.stack)
         ]
 
     def watch(self) -> None:
@@ -261,9 +261,8 @@ class ShardObserver(Observer):
     def _at_layer(self, index: int, layer: nn.Module) -> None:
         if not self.watching:
             return
-        path = self.setup.case.model.path(index)
         for name in self._names[index]:
-            full = f"{path}.{name}"
+            full = self.setup.case.model.full(index, name)
             if full not in self._gathered:
                 with torch.no_grad():  # A layer may gather a parameter whenever it is asked for.
                     tensor: Tensor = attrgetter(name)(layer)

@@ -33,7 +33,28 @@ class ComplexScale(Scale):
         return z.real + 2 * z.imag
 
 
+class RootedScale(nn.Module):
+    """x times a 0-d parameter that the whole model holds."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = (model,)  # In a tuple it is no child of this module.
+
+    @property
+    def factor(self) -> Tensor:
+        """The model's parameter."""
+        factor: Tensor = self._model[0].factor
+        return factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape (B, D) to (B, D)."""
+        return x.to(self.factor.dtype) * self.factor
+
+
 @builder("scale")
-def _build(layer: Layer, _width: int, values: Values, _owner: Any) -> nn.Module:
+def _build(layer: Layer, _width: int, values: Values, owner: Any) -> nn.Module:
+    if owner is not None:
+        owner.factor = values.parameter(layer)
+        return RootedScale(owner)
     kind = ComplexScale if layer.complex else Scale
     return kind(values.parameter(layer))
