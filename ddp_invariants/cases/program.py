@@ -349,8 +349,8 @@ class BetweenSteps(Strict):
             `torch.inference_mode`. `forward only` runs a forward in
             training mode and no backward. `learning rate` divides the learning rate by four from
             now on; `decay` halves the momentum and the weight decay. `freeze` freezes a layer and
-            clears its gradients; `unfreeze` trains a layer from now on. `cast` clears gradients
-            and casts the parameters to float64 and back. `copy` takes a deep copy of the wrapped
+            clears its gradients; `unfreeze` trains a layer from now on. `cast` casts the
+            parameters to float64 and back, and clears gradients before (see `keeps`). `copy` takes a deep copy of the wrapped
             model and keeps it. `assign` gives the model its own saved values as new tensors, and
             makes a new optimizer. `reload` saves the model and its optimizer, and loads both into
             new ones that start from other values. `buffers` writes to the buffers in place,
@@ -358,14 +358,17 @@ class BetweenSteps(Strict):
         step: The step that follows the action, from the second step on. An evaluation may come
             before the first step, too.
         layer: The layer that is frozen or trained from now on.
+        keeps: True if a `cast` clears no gradients, but casts them, too, as `module.double()` does.
     """
 
     kind: BetweenStepsKind
     step: int = 1
     layer: int = 0
+    keeps: bool = False
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, BetweenStepsKind)
+        require(not self.keeps or self.kind == "cast", "keeps", self.keeps, "false for no cast")
 
     @property
     def evaluates(self) -> bool:
@@ -375,7 +378,7 @@ class BetweenSteps(Strict):
     @property
     def clears(self) -> bool:
         """True if the action removes gradients that were left in place."""
-        return self.kind in ("freeze", "cast", "assign", "reload")
+        return self.kind in ("freeze", "cast", "assign", "reload") and not self.keeps
 
     @property
     def freezes(self) -> bool:

@@ -199,11 +199,12 @@ class Actions(Situation):
             after = name
             if name == "forward_only":
                 table["forward_only_quiet"], after = quiet, "forward_only_quiet"
-        varieties = {
+        saving = {
             "after other options of the optimizer": _saves_new_options,
             "after a layer that no rank used": _saves_less_state,
         }
-        return {**table, "state": replace(table["state"], varieties=varieties)}
+        table["cast"] = replace(table["cast"], varieties={"with gradients": _casts_gradients})
+        return {**table, "state": replace(table["state"], varieties=saving)}
 
 
 _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
@@ -266,6 +267,11 @@ def _saves_less_state(case: TrainingCase) -> bool:
         for unused in case.unused
         if unused.micro_step is None
     )
+
+
+def _casts_gradients(case: TrainingCase) -> bool:
+    """Return whether gradients are cast with the parameters."""
+    return any(action.keeps for action in case.between_steps)
 
 
 _NEW_OPTIONS = ("learning rate", "decay")
@@ -341,8 +347,8 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
     for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):
         kind = kinds[kind_number % len(kinds)]
         changed = alone[layer % len(alone)] if kind in ("freeze", "unfreeze") else 0
-        first = _first_step(kind)
-        actions.append(BetweenSteps(kind, first + step % (draft.steps - first), changed))
+        first, keeps = _first_step(kind), kind == "cast" and bool(layer % 2)
+        actions.append(BetweenSteps(kind, first + step % (draft.steps - first), changed, keeps))
     actions.sort(key=lambda action: action.step)
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
         # Save what the other actions have changed.

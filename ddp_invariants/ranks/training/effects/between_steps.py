@@ -77,20 +77,27 @@ def _freeze_both(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> Non
     stepper.twin.module.freeze(action.layer, frozen=frozen)
 
 
-def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+def _cast(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
     """Cast parameters to a wider dtype and back, as around an export; no value changes.
 
     A wrapper that shards parameters extends `_apply`, which does the casts of `module.double()`. So
     does FSDP2's `replicate`, which shards nothing.
     """
     trained, dtypes = stepper.trained, dict[int, torch.dtype]()
-    trained.zero_grad()
+    if not action.keeps:
+        trained.zero_grad()
+    parameters = [*trained.replica.parameters()]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    # A module casts all its tensors. The program casts no buffers.
+    cast = {id(tensor) for tensor in (*parameters, *gradients)}
 
     def widen(tensor: Tensor) -> Tensor:
-        if not isinstance(tensor, nn.Parameter):
-            return tensor  # A buffer.
-        dtype = dtypes.setdefault(id(tensor), tensor.dtype)
-        twice = dtype.is_complex or dtype == torch.float64
+        if id(tensor) not in cast:
+            return tensor
+        twice = tensor.dtype.is_complex or tensor.dtype == torch.float64
+        if tensor.is_sparse or (twice and not isinstance(tensor, nn.Parameter)):
+            return tensor.clone()  # A gradient, which gets other memory, as by a cast.
+        dtypes[id(tensor)] = tensor.dtype
         return tensor.to(torch.complex128 if twice else torch.float64)
 
     def narrow(tensor: Tensor) -> Tensor:
@@ -112,9 +119,9 @@ def _cast(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
         trained.wrapped._apply(narrow)
     else:
         with torch.no_grad():
-            for parameter in trained.replica.parameters():
-                parameter.data = widen(parameter)
-                parameter.data = narrow(parameter)
+            for convert in (widen, narrow):
+                for tensor in (*parameters, *gradients):
+                    tensor.data = convert(tensor)
     stepper.twin.moved = True
 
 
