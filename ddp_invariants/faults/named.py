@@ -46,6 +46,21 @@ class KeysInLowerCase(KeepsNamesApart):
         return name.lower()
 
 
+class KeepsLayersOnly(KeepsNamesApart):
+    """The parameters are collected from the children of the module, without its own
+    (no public incident found).
+
+    GRAD-1: never reduced.
+    """
+
+    def _kept(self) -> dict[str, nn.Parameter]:
+        return {
+            f"{prefix}/{name}": each
+            for prefix, child in self.module.named_children()
+            for name, each in child.named_parameters()
+        }
+
+
 class KeysWithoutDots(_PerParameter):
     """The parameters to broadcast are kept by their names without dots, so that blocklayer replaces
     block.layer (no public incident found).
