@@ -221,8 +221,8 @@ class Model(Strict):
             underscores gives two of these layers the same name. `joined` is `block0.layer`,
             `block0layer`, `block1.layer`, …, and two layers get the same name without dots. `cased`
             is `layer0`, `Layer0`, `layer1`, …, and two layers get the same name in lower case.
-            `rooted` is `numbered`, but the factor of the first real `scale` layer is a parameter of
-            the whole module, as a class token is: its name is `factor` alone (`rooted`).
+            `rooted` is `numbered`, but the factor of the first real `scale` layer, if there is one,
+            is a parameter of the whole module, as a class token is: its name is `factor` alone.
     """
 
     inputs: int
@@ -270,12 +270,6 @@ class Model(Strict):
             )
             if layer.tied is not None:
                 self._require_tied(index)
-        require(
-            self.naming != "rooted" or self.rooted is not None,
-            "naming",
-            self.naming,
-            "another one if no real scale layer gives the module its factor",
-        )
         require(
             self.trains(),
             "layers",
@@ -336,8 +330,10 @@ class Model(Strict):
     @property
     def rooted(self) -> int | None:
         """The index of the scale layer whose factor the whole module holds; None for none."""
-        kinds = (layer.kind == "scale" and not layer.complex for layer in self.layers)
-        return next(compress(count(), kinds), None) if self.naming == "rooted" else None
+        if self.naming != "rooted":
+            return None
+        fit = (layer.kind == "scale" and not layer.complex for layer in self.layers)
+        return next(compress(count(), fit), None)
 
     def index_of(self, name: str) -> int | None:
         """Return the index of the layer that a tensor's full name belongs to; None for no layer."""
