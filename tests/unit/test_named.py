@@ -154,12 +154,11 @@ def test_a_script_registers_layers_under_the_same_names(naming: Naming) -> None:
         assert forward[-1] == "x = x.to(self.factor.dtype) * self.factor"
 
 
-def test_a_factor_of_the_whole_module_needs_a_real_scale() -> None:
-    """Without one the case says what is missing; a copy's layer takes the factor of the copy."""
-    with pytest.raises(
-        CaseError, match="naming is 'rooted', expected another one if no real scale"
-    ):
-        Model(4, (Layer("linear", 4), Layer("scale", dtype="complex64")), "rooted")
+def test_a_module_holds_the_factor_of_its_first_real_scale() -> None:
+    """A complex scale keeps its own; a copy's layer takes the factor of the copy."""
+    layers = (Layer("linear", 4), Layer("scale", dtype="complex64"), *(Layer("scale"),) * 2)
+    assert [Model(4, layers[:count], "rooted").rooted for count in (2, 3, 4)] == [None, 2, 2]
+    assert Model(4, layers).rooted is None
     replica = Replica(Model(1, (Layer("scale"),), "rooted"), np.full(1, 3.0))
     assert [name for name, _ in replica.named_parameters()] == ["factor"]
     pickled = pickle.loads(pickle.dumps(replica))  # noqa: S301 - made here
