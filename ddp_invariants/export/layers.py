@@ -54,6 +54,8 @@ def _arguments(case: TrainingCase, index: int, layer: Layer, width: int) -> list
         given.append("None")
     dtypes = layer.of_kind.buffer_dtypes
     given += [tensor(name, dtypes.get(name, layer.dtype)) for name in layer.buffers]
+    if layer.kind == "statistics" and layer.layout == "strided":
+        given[-1] += ".repeat_interleave(2)[::2]"
     given += _SWITCHES[layer.kind](case, layer) if layer.kind in _SWITCHES else []
     if given and given[-1] == "None":
         given.pop()

@@ -27,13 +27,27 @@ class OneByOne(_Reference):
     def forward(self, *inputs: Any) -> Any:
         if self.training and torch.is_grad_enabled() and not self._no_sync_depth:
             for buffer in self._to_broadcast():
-                whole = buffer.clone(memory_format=torch.contiguous_format)
-                dist.broadcast(whole, group_src=0, group=self.group)
-                buffer.copy_(whole)
+                self._broadcast(buffer)
         return super().forward(*inputs)
+
+    def _broadcast(self, buffer: Tensor) -> None:
+        whole = buffer.clone(memory_format=torch.contiguous_format)
+        dist.broadcast(whole, group_src=0, group=self.group)
+        buffer.copy_(whole)
 
     def _to_broadcast(self) -> list[Tensor]:
         return list(self.module.buffers())
+
+
+class CopiesAreNotCopiedBack(OneByOne):
+    """A forward broadcasts a contiguous copy of each buffer that is not contiguous, and leaves the
+    buffer as it is (no public incident found).
+
+    BUF-1: not synchronised.
+    """
+
+    def _broadcast(self, buffer: Tensor) -> None:
+        dist.broadcast(buffer.contiguous(), group_src=0, group=self.group)
 
 
 class SentAsFloats(_Reference):

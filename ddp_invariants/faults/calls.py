@@ -94,6 +94,21 @@ class DropsNamedNumbers(_Reference):
         return super().forward(*args, **kept)
 
 
+class TensorsBecomeNumbers(_Reference):
+    """Tensors without dimensions reach the module as numbers, as a program logs them
+    (no public incident found).
+
+    CALL-1.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        numbers = (
+            value.item() if isinstance(value, Tensor) and not value.dim() else value
+            for value in args
+        )
+        return super().forward(*numbers, **kwargs)
+
+
 class FirstTwoArguments(_Reference):
     """The forward takes two arguments and ignores others (no public incident found).
 

@@ -159,7 +159,7 @@ def _with_buffers(draw: st.DrawFn, block: str, width: int, dtype: Dtype) -> list
     more = draw(_COINS) and block != "batch_norm"
     return [
         *(_block("batch_norm", width, dtype, Layer("convolution", bias=True)) if more else ()),
-        Layer("statistics"),
+        Layer("statistics", layout="strided" if draw(_ONE_IN_FOUR) else "contiguous"),
         *((Layer("extremes"),) if draw(_ONE_IN_FOUR) else ()),
     ]
 
@@ -191,7 +191,15 @@ def _add_plans(layers: list[Layer], plans: list[_Plan], inputs: int) -> int:
     owners: dict[int, list[int]] = {inputs: [0]}
     for kind, outputs, bias, activation, layout, low, frozen, tied, owner in plans:
         if kind != "linear":
-            layers.append(Layer(kind, dtype=dtype, frozen=frozen and kind == "scale"))
+            strided = kind == "statistics" and layout == "strided"
+            layers.append(
+                Layer(
+                    kind,
+                    dtype=dtype,
+                    frozen=frozen and kind == "scale",
+                    layout="strided" if strided else "contiguous",
+                )
+            )
             continue
         fitting = owners.setdefault(width, [])
         made = Layer("linear", outputs or width, bias=bias, activation=activation, dtype=dtype)

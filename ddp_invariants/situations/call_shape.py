@@ -21,6 +21,7 @@ InputForm = Literal[
     "halves",
     "others",
     "wide",
+    "number",
     "tuple",
     "list",
     "dict",
@@ -64,6 +65,7 @@ class CallShape(Situation):
         inputs: The form of each micro-step's inputs. After the last, the first follows. `keyword`
             names the tensor; `halves` gives the batch in two tensors; `others` adds arguments that
             are no tensors; `wide` adds tensors of float64 and int64, whatever the dtype of the inputs;
+            `number` adds a tensor without dimensions that requires a gradient;
             `tuple`, `list`, `dict` and `namedtuple` are containers; `record` is a dataclass with a
             field that its constructor does not take; `subclass` is a class derived from dict;
             `trained` multiplies the inputs by a parameter outside the wrapper, and lays them out by
@@ -233,10 +235,10 @@ _CAPABILITIES: dict[
         "a forward whose input or option is given by its name",
     ),
     "several_inputs": (
-        ("halves", "others"),
+        ("halves", "others", "number"),
         (),
         (),
-        "a forward of several arguments, of which some are no tensors",
+        "a forward of several arguments, of which some are no tensors, or tensors without dimensions",
     ),
     "wide_inputs": (
         ("wide",),

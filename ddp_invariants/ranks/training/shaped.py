@@ -138,6 +138,7 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
         "halves": ((inputs[:half], inputs[half:]), {}),
         "others": ((inputs, None, 3), {"mode": "train", "mask": mask}),
         "wide": ((inputs,), {"times": times, "ids": ids}),
+        "number": ((inputs, torch.ones((), requires_grad=True)), {}),
         "tuple": (((inputs, 3),), {}),
         "list": (([None, inputs],), {}),
         "dict": (({"x": inputs, "mode": "train"},), {}),
@@ -154,7 +155,7 @@ def inputs_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     Raises:
         TypeError: There are none.
     """
-    parts = [*tensors_in([args, kwargs.get("x")])]
+    parts = [each for each in tensors_in([args, kwargs.get("x")]) if each.dim()]
     if not parts:
         raise TypeError("forward() got no inputs")
     return parts[0] if len(parts) == 1 else torch.cat(parts)

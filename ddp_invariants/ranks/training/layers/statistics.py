@@ -38,9 +38,12 @@ class Statistics(nn.Module):
 
 
 @builder("statistics")
-def _build(_layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
+def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
     running = values.take(width).float()
     count = values.take().mul(4096).long()
     # More bits than a float32 has, through which no broadcast may go; a float64 has them all.
     count = count * 2**39 + count + 1
-    return Statistics(running, count, values.take(width) > 0)
+    seen = values.take(width) > 0
+    return Statistics(
+        running, count, seen.repeat_interleave(2)[::2] if layer.layout == "strided" else seen
+    )
