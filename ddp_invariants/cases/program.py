@@ -24,6 +24,7 @@ BetweenStepsKind = Literal[
     "copy",
     "assign",
     "reload",
+    "save",
     "buffers",
 ]
 EVALUATIONS: tuple[BetweenStepsKind, ...] = (
@@ -353,7 +354,7 @@ class BetweenSteps(Strict):
             parameters to float64 and back, and clears gradients before (see `keeps`). `copy` takes a deep copy of the wrapped
             model and keeps it. `assign` gives the model its own saved values as new tensors, and
             makes a new optimizer. `reload` saves the model and its optimizer, and loads both into
-            new ones that start from other values. `buffers` writes to the buffers in place,
+            new ones that start from other values; `save` only saves them. `buffers` writes to the buffers in place,
             the same on every rank, as a program does that resets running statistics.
         step: The step that follows the action, from the second step on. An evaluation may come
             before the first step, too.

@@ -23,26 +23,29 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
         f"{view.where(view.case.epochs[-1])}, saved after {len(answer['taken'][0])} indices of "
         f"each, loaded by {w} rank{'s' if w != 1 else ''}"
     )
-    taken, rest = (
-        set(chain.from_iterable(answer["taken"])),
-        list(chain.from_iterable(answer["rest"])),
-    )
+    taken = set(chain.from_iterable(answer["taken"]))
     left = set(range(data.samples)) - taken
     tally.compared += len(left)
     tally.meet({"another world size": w != view.case.world_size and left})
-    lost, most = left - set(rest), len(answer["rest"]) * ceil(len(left) / len(answer["rest"]))
-    if lost or len(rest) > most or len({len(part) for part in answer["rest"]}) > 1:
-        again = len([index for index in rest if index in taken])
+    wrong = _not_the_rest(answer["rest"], left, taken)
+    if wrong:
         failure = Failure(
             "SHARD-9",
             "another number of ranks does not continue with the rest of the epoch",
             where,
-            f"{brief(answer['rest'])}; {len(lost)} of the {len(left)} remaining indices are lost, "
-            f"{again} consumed ones come again, {len(rest)} indices in all, expected at most "
-            f"{most}",
+            wrong,
         )
         return caused(
             failure, resumption.of_another_world(answer, view.case, view.answer["shards"][-1])
+        )
+    wrong = _not_the_rest(answer["once_more"], left, taken)
+    if wrong:
+        return Failure(
+            "SHARD-9",
+            "a state that another number of ranks saves after a resumption does not continue with "
+            "the rest of the epoch",
+            f"{where}, saved again after one batch",
+            f"before and after {wrong}",
         )
     if answer["following"] != answer["fresh"]:
         return Failure(
@@ -52,6 +55,25 @@ def wrong_in_another_world(view: ShardView, tally: Tally) -> Failure | None:
             f"{brief(answer['following'])}, without a resumption {brief(answer['fresh'])}",
         )
     return None
+
+
+def _not_the_rest(shards: list[list[int]], left: set[int], taken: set[int]) -> str:
+    """Return what is wrong with the rest of an epoch, in words; empty if it is right.
+
+    Args:
+        shards: The indices that each rank yields.
+        left: The indices that the ranks must yield.
+        taken: Those that were yielded before.
+    """
+    rest = list(chain.from_iterable(shards))
+    lost, most = left - set(rest), len(shards) * ceil(len(left) / len(shards))
+    if not lost and len(rest) <= most and len({*map(len, shards)}) == 1:
+        return ""
+    again = len([index for index in rest if index in taken])
+    return (
+        f"{brief(shards)}; {len(lost)} of the {len(left)} remaining indices are lost, {again} "
+        f"consumed ones come again, {len(rest)} indices in all, expected at most {most}"
+    )
 
 
 def conditions(view: ShardView, resumed: resumption.Resumed) -> dict[str, bool]:

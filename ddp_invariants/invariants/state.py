@@ -32,7 +32,9 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     needs=(RELOADED, STATEFUL),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(between_steps=("reload", "learning rate", "decay"), prefixed=True, named=True),
+    draws=Draws(
+        between_steps=("reload", "learning rate", "decay", "save"), prefixed=True, named=True
+    ),
     excluded=(lacks("saves no state", "state"),),
     after="PARAM-4",
 )

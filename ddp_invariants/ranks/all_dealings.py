@@ -50,8 +50,9 @@ def _resumed(case: ShardCase, make: SamplerMaker) -> Dealing | None:
         saving.in_batches = loading.in_batches = known.in_batches
         saving.set_epoch(case.epochs[0])
         taken, state, rest = saving.saved(case.saved_after or 0)
+        loading.load(state, case.epochs[0])
+        loaded = loading.indices()
         # A state saved at the end may belong to the next epoch.
-        if rest:
-            loading.load(state, case.epochs[0])
-        shards.append(taken + (loading.indices() if rest else []))
+        at_the_end = not rest and len(loaded) in (0, len(taken))
+        shards.append(taken if at_the_end else taken + loaded)
     return Dealing([[*shards]], [-1] * case.world_size)

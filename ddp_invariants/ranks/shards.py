@@ -276,8 +276,9 @@ def _elsewhere(
 
     Returns:
         `taken[rank]` (the indices before the state was saved), `rest[rank]` (the indices of the
-        ranks that loaded it), `following[rank]` (their next epoch), and `fresh[rank]` (the next
-        epoch of samplers that loaded nothing).
+        ranks that loaded it), `once_more[rank]` (the same, but the first rank's state is saved
+        again after one batch, and all ranks load this one into new samplers), `following[rank]`
+        (their next epoch), and `fresh[rank]` (the next epoch of samplers that loaded nothing).
     """
     assert case.saved_after is not None
     epoch, resized = case.epochs[-1], replace(case, world_size=world_size)
@@ -287,21 +288,28 @@ def _elsewhere(
     for sampler in saving:
         sampler.set_epoch(epoch)
     saved = [sampler.saved(case.saved_after) for sampler in saving]
-    loading, fresh = (
+    loading, again, last, fresh = (
         [
             RankSampler(resized, make, rank, in_batches=known[0].in_batches)
             for rank in range(world_size)
         ]
-        for _ in range(2)
+        for _ in range(4)
     )
-    for sampler in loading:
+    for sampler in (*loading, *again):
         sampler.load(deepcopy(saved[0][1]), epoch)
     rest = [sampler.indices() for sampler in loading]
+    saved_again = [sampler.saved(1) for sampler in again]
+    for sampler in last:
+        sampler.load(deepcopy(saved_again[0][1]), epoch)
     for sampler in (*loading, *fresh):
         sampler.set_epoch(epoch + 1)
     return {
         "taken": [taken for taken, _, _ in saved],
         "rest": rest,
+        "once_more": [
+            first + (sampler.indices() if then else then)
+            for (first, _, then), sampler in zip(saved_again, last, strict=True)
+        ],
         "following": [sampler.indices() for sampler in loading],
         "fresh": [sampler.indices() for sampler in fresh],
     }

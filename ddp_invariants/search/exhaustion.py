@@ -69,13 +69,16 @@ def small_cases(scope: Scope) -> Iterator[ShardCase]:
 
 
 def resumptions(scope: Scope) -> Iterator[ShardCase]:
-    """Yield a case for every place at which a small epoch can be resumed, the shortest first."""
+    """Yield a case for every place at which a small epoch can be saved, the shortest first.
+
+    The last one is the end of the epoch.
+    """
     if not scope.has("resume"):
         return
     for samples in range(1, MOST_SAMPLES + 1):
         for world_size in range(1, _FEW_RANKS + 1):
             data = Data(samples, 1, shuffle=scope.has("shuffle"))
-            for place in range(-(-samples // world_size)):
+            for place in range(1 - (-samples // world_size)):
                 case = ShardCase(world_size, data, saved_after=place)
                 if scope.fit_shards(case) == case:
                     yield case

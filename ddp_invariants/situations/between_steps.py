@@ -27,6 +27,7 @@ _HARMLESS: tuple[BetweenStepsKind, ...] = (
     "inference",
     "learning rate",
     "decay",
+    "save",
 )
 """The actions that hide nothing else in a probe.
 
@@ -39,6 +40,7 @@ _NEEDED: dict[BetweenStepsKind, str] = {
     "forward only": "forward_only",
     "learning rate": "learning_rate",
     "reload": "state",
+    "save": "state",
 }
 """The capability that a kind of action needs, for kinds whose capability has another name."""
 
@@ -201,6 +203,7 @@ class Actions(Situation):
                 table["forward_only_quiet"], after = quiet, "forward_only_quiet"
         saving = {
             "after other options of the optimizer": _saves_new_options,
+            "after another save": _saves_twice,
             "after a layer that no rank used": _saves_less_state,
         }
         table["cast"] = replace(table["cast"], varieties={"with gradients": _casts_gradients})
@@ -233,12 +236,13 @@ def _capability(kind: BetweenStepsKind, conditions: list[str], after: str) -> Ca
         Layer("linear", 4),
     )
     action = BetweenSteps(kind, 1, 2)
+    kinds: tuple[BetweenStepsKind, ...] = ("reload", "save") if kind == "reload" else (kind,)
     if kind == "buffers":
         layers, action = (*FOUR, Layer("statistics")), BetweenSteps("buffers")
     model = Model(4, layers)
     return Capability(
-        lambda case: any(action.kind == kind for action in case.between_steps),
-        lambda case: _without(case, kind),
+        lambda case: any(action.kind in kinds for action in case.between_steps),
+        lambda case: _without(case, *kinds),
         replace(GENTLE, model=model, steps=3, situations=(Actions((action,)),)),
         frozenset(conditions),
         after,
@@ -250,6 +254,12 @@ def _saves_new_options(case: TrainingCase) -> bool:
     kinds = [action.kind for action in case.between_steps]
     changed = [number for number, kind in enumerate(kinds) if kind in _NEW_OPTIONS]
     return bool(changed) and "reload" in kinds[changed[0] :]
+
+
+def _saves_twice(case: TrainingCase) -> bool:
+    """Return whether a state is saved and loaded after another one was saved."""
+    kinds = [action.kind for action in case.between_steps]
+    return "save" in kinds and "reload" in kinds[kinds.index("save") :]
 
 
 def _saves_less_state(case: TrainingCase) -> bool:

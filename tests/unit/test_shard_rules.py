@@ -285,6 +285,7 @@ def taken_up(world_size: int, **changes: object) -> Finding:
     right: dict[str, object] = {
         "taken": [[3, 11], [5, 3]],
         "rest": rest,
+        "once_more": rest,
         "following": whole,
         "fresh": whole,
     }
@@ -341,6 +342,11 @@ def test_shard9_holds_where_ranks_of_another_number_share_what_is_left(world_siz
             "another number of ranks does not continue with the rest",
             "0 of the 9 remaining indices are lost, 3 consumed ones come again, 12",
             {"rest": [LEFT[:4], [*LEFT[4:8]], [*LEFT[8:], 3, 5, 11]]},
+        ),
+        (
+            "a state that another number of ranks saves after a resumption does not continue",
+            "before and after [[1, 6, 0], [4, 2, 8], [3, 9, 10]]; 1 of the 9 remaining indices",
+            {"once_more": [[1, 6, 0], [4, 2, 8], [3, 9, 10]]},
         ),
         (
             "the epoch after one that another number of ranks resumed is wrong",

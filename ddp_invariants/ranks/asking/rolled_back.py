@@ -10,7 +10,7 @@ from ddp_invariants.situations.asking.rolled_back import RolledBack
 def rolled_back(
     situation: RolledBack, case: ShardCase, make: SamplerMaker, rank: int
 ) -> Asked | None:
-    """Load the state into a sampler that has iterated the next epoch."""
+    """Load the state into a sampler that is in the middle of the next epoch."""
     del situation
     if make.remade_each_epoch:
         return None  # The state would get a new sampler.

@@ -105,7 +105,8 @@ def continued(
         rank: The rank.
         keep: True to load the state itself, which is not copied while the sampler goes on.
         left_after: The items of an iteration that is left before; 0 for no such iteration.
-        used: True to load the state into a sampler that has iterated the next epoch.
+        used: True to load the state into a sampler that has iterated the next epoch, and has begun
+            to iterate it once more.
         again: True to save the state once more as soon as it is loaded, and to load that one.
     """
     known = in_last_epoch(case, make, rank)
@@ -116,12 +117,14 @@ def continued(
     saving.set_epoch(epoch)
     if left_after:
         saving.leave_after(left_after)
-    taken, state, rest = saving.saved(case.saved_after or 1, keep=keep)
+    batches = 1 if case.saved_after is None else case.saved_after
+    taken, state, rest = saving.saved(batches, keep=keep)
     if not rest:
         return None  # A state saved at the end may belong to the next epoch.
     if used:
         loading.set_epoch(epoch + 1)
         loading.indices()
+        loading.leave_after(1)
     loading.load(state, epoch)
     if again:
         state = loading.saved_now()

@@ -11,7 +11,7 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 
 @dataclass(frozen=True)
 class RolledBack(ShardSituation):
-    """A state that is loaded into a sampler which has iterated a later epoch.
+    """A state that is loaded into a sampler which is in the middle of a later epoch.
 
     Programs do so that go back to the last checkpoint after the loss has diverged.
     """

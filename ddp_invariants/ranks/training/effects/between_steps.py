@@ -162,6 +162,12 @@ def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     trained.optimizer.load_state_dict(state)
 
 
+def _save(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
+    """Save the model and its optimizer, as a program does now and then, and go on."""
+    trained = stepper.trained
+    deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
+
+
 def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Save the model and its optimizer, make both anew as another process would, and load them."""
     setup, trained, step = stepper.setup, stepper.trained, stepper.position.step
@@ -226,6 +232,7 @@ _ACTIONS: dict[BetweenStepsKind, _Action] = {
     "buffers": _write_buffers,
     "assign": _assign,
     "reload": _reload,
+    "save": _save,
     "evaluation": _forward,
     "evaluation with gradients": _forward,
     "inference": _forward,
