@@ -1,5 +1,7 @@
 """A saved state that is loaded into a sampler in use (`situations.asking.rolled_back`)."""
 
+from dataclasses import replace
+
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.asking.way import Asked, continued, way
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
@@ -11,7 +13,7 @@ def rolled_back(
     situation: RolledBack, case: ShardCase, make: SamplerMaker, rank: int
 ) -> Asked | None:
     """Load the state into a sampler that is in the middle of the next epoch."""
-    del situation
     if make.remade_each_epoch:
         return None  # The state would get a new sampler.
-    return continued(case, make, rank, used=True)
+    saved_at = case if situation.begun else replace(case, saved_after=0)
+    return continued(saved_at, make, rank, used=True)

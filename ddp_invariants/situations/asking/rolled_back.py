@@ -3,8 +3,9 @@
 Standard library only: the rank side imports this module under any interpreter.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.shard_situation import ShardSituation
 
@@ -14,6 +15,9 @@ class RolledBack(ShardSituation):
     """A state that is loaded into a sampler which is in the middle of a later epoch.
 
     Programs do so that go back to the last checkpoint after the loss has diverged.
+
+    Attributes:
+        begun: False if the state is that of an epoch's start, whenever the case saves.
     """
 
     rule: ClassVar[str] = "SHARD-9"
@@ -24,4 +28,15 @@ class RolledBack(ShardSituation):
     may_crash: ClassVar[bool] = True
     means: ClassVar[str] = "a state that is loaded into a sampler in use"
 
+    begun: bool = True
     kind: Literal["rolled back"] = "rolled back"
+
+    def simpler(self) -> Iterator["RolledBack"]:
+        """Yield a state of an epoch that was begun."""
+        if not self.begun:
+            yield RolledBack()
+
+    @classmethod
+    def drawn(cls, choice: Callable[[tuple[Any, ...]], Any]) -> "RolledBack":
+        """Draw whether the epoch was begun."""
+        return cls(choice((True, False)))
