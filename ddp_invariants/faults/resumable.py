@@ -559,6 +559,42 @@ class StaysInTheOldWorld(Elastic):
         self.world_size = state["world_size"]
 
 
+class CountsInWholeRounds(Elastic):
+    """The indices of all ranks are counted in whole rounds of the present ranks, which need not divide
+    those that other ranks took before (no public incident found).
+
+    SHARD-9: saves after a resumption.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        rounds = ceil(state["dealt"] / self.world_size)
+        return {**state, "dealt": rounds * self.world_size}
+
+
+class IgnoresAZero(Slices):
+    """A state of the start of an epoch leaves a sampler in use where it is
+    (no public incident found).
+
+    SHARD-9: loaded into a sampler in use.
+    """
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict({**state, "taken": state["taken"] or self.taken})
+
+
+class EndsBeforeThePadding(Slices):
+    """The saved count is at most that of an epoch without padding, so a state of the end of an epoch
+    has an index left (no public incident found).
+
+    SHARD-9: saved at the end of an epoch.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return {**state, "taken": min(state["taken"], self.samples // self.world_size)}
+
+
 class SavesItsOwnCount(Slices):
     """A loaded position waits for the next iteration, and a state that is saved before it says that
     no index was taken (torchdata 0.11.0; meta-pytorch/data#1515).
