@@ -39,7 +39,9 @@ class _Switched:
 
 
 class EachLayer(nn.Module):
-    """Right: each layer is wrapped by itself, and no_sync switches all of them off."""
+    """Right: each layer is wrapped by itself, and so is the module if it holds parameters; no_sync
+    switches all of them off.
+    """
 
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": ("unused", "crossed", "unfreeze", "in_parts", "few", "assign")
@@ -52,7 +54,7 @@ class EachLayer(nn.Module):
         self.parts = [
             _Switched(part) if self._trains(part) else None
             for part in module.modules()
-            if part is not module and not isinstance(part, nn.ModuleList)
+            if not isinstance(part, nn.ModuleList) and (part is not module or self._trains(part))
         ]
 
     def _trains(self, part: nn.Module) -> bool:
