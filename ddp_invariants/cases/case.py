@@ -267,7 +267,7 @@ class TrainingCase(Situated, Strict):
         The kernel of SGD refuses a parameter that gets its first momentum late. All kernels refuse complex parameters.
         """
         plain = all(
-            layer.layout == "contiguous" and DTYPES[layer.dtype].fused
+            (layer.layout == "contiguous" or not layer.parameters) and DTYPES[layer.dtype].fused
             for layer in self.model.layers
         )
         return (

@@ -4,7 +4,6 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass
-from itertools import compress, count
 from math import prod
 from typing import Literal
 
@@ -333,8 +332,12 @@ class Model(Strict):
         """The index of the scale layer whose factor the whole module holds; None for none."""
         if self.naming != "rooted":
             return None
-        fit = (layer.kind == "scale" and not layer.complex for layer in self.layers)
-        return next(compress(count(), fit), None)
+        scales = (
+            index
+            for index, layer in enumerate(self.layers)
+            if layer.kind == "scale" and not layer.complex
+        )
+        return next(scales, None)
 
     def index_of(self, name: str) -> int | None:
         """Return the index of the layer that a tensor's full name belongs to; None for no layer."""

@@ -351,11 +351,12 @@ class BetweenSteps(Strict):
             training mode and no backward. `learning rate` divides the learning rate by four from
             now on; `decay` halves the momentum and the weight decay. `freeze` freezes a layer and
             clears its gradients; `unfreeze` trains a layer from now on. `cast` casts the
-            parameters to float64 and back, and clears gradients before (see `keeps`). `copy` takes a deep copy of the wrapped
-            model and keeps it. `assign` gives the model its own saved values as new tensors, and
-            makes a new optimizer. `reload` saves the model and its optimizer, and loads both into
-            new ones that start from other values; `save` only saves them. `buffers` writes to the buffers in place,
-            the same on every rank, as a program does that resets running statistics.
+            parameters to float64 and back, and clears gradients before (see `keeps`). `copy` takes
+            a deep copy of the wrapped model and keeps it. `assign` gives the model its own saved
+            values as new tensors, and makes a new optimizer. `reload` saves the model and its
+            optimizer, and loads both into new ones that start from other values; `save` only saves
+            them. `buffers` writes to the buffers in place, the same on every rank, as a program
+            does that resets running statistics.
         step: The step that follows the action, from the second step on. An evaluation may come
             before the first step, too.
         layer: The layer that is frozen or trained from now on.

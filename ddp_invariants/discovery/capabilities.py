@@ -65,7 +65,9 @@ def _kind(kind: str, *conditions: str, level: Level = "extended") -> Capability:
 def _named(naming: Naming, condition: str, *more: Layer) -> Capability:
     """Return the capability to train a model whose layers have other names."""
     return Capability(
-        lambda case: case.model.naming == naming,
+        lambda case: (
+            case.model.naming == naming and (naming != "rooted" or case.model.rooted is not None)
+        ),
         lambda case: replace(case, model=replace(case.model, naming="numbered")),
         replace(BASE, model=Model(4, (*FOUR, *more), naming)),
         frozenset({condition}),
@@ -213,11 +215,18 @@ _OWN: dict[str, Capability] = {
     "scalar": _kind("scale", "0-d parameter"),
     "empty": _kind("empty", "zero-element parameter"),
     "strided": _layers(
-        lambda layer: layer.layout in ("transposed", "strided"),
+        lambda layer: bool(layer.parameters) and layer.layout in ("transposed", "strided"),
         lambda layer: (
-            replace(layer, layout="contiguous") if layer.layout != "channels_last" else layer
+            replace(layer, layout="contiguous")
+            if layer.parameters and layer.layout != "channels_last"
+            else layer
         ),
         (Layer("linear", 2, layout="strided"),),
+    ),
+    "strided_buffers": _layers(
+        lambda layer: bool(layer.buffers) and layer.layout == "strided",
+        lambda layer: replace(layer, layout="contiguous") if layer.buffers else layer,
+        (Layer("statistics", layout="strided"),),
     ),
     "channels_last": _layers(
         lambda layer: layer.layout == "channels_last",

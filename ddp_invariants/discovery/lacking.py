@@ -17,6 +17,7 @@ NEVER: dict[str, str] = {
     "unreached": "compute a loss that reaches no parameter, on any rank at any step",
     "crossed": "let gradients become ready in another order on another rank",
     "strided": "wrap a model with a parameter that is not contiguous, such as a transposed one",
+    "strided_buffers": "wrap a model with a buffer that is not contiguous",
     "channels_last": "wrap a model in torch.channels_last",
     "one_storage": "wrap a model whose parameters are parts of one tensor",
     "few": "wrap a model with fewer parameters than ranks",

@@ -299,7 +299,8 @@ def _elsewhere(
         sampler.load(deepcopy(saved[0][1]), epoch)
     rest = [sampler.indices() for sampler in loading]
     saved_again = [sampler.saved(1) for sampler in again]
-    for sampler in last:
+    # A sampler may refuse the state of an epoch that is over.
+    for sampler in last if any(then for _, _, then in saved_again) else ():
         sampler.load(deepcopy(saved_again[0][1]), epoch)
     for sampler in (*loading, *fresh):
         sampler.set_epoch(epoch + 1)
@@ -307,7 +308,7 @@ def _elsewhere(
         "taken": [taken for taken, _, _ in saved],
         "rest": rest,
         "once_more": [
-            first + (sampler.indices() if then else then)
+            first + (sampler.indices() if then else [])
             for (first, _, then), sampler in zip(saved_again, last, strict=True)
         ],
         "following": [sampler.indices() for sampler in loading],

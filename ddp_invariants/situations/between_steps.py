@@ -280,8 +280,8 @@ def _saves_less_state(case: TrainingCase) -> bool:
 
 
 def _casts_gradients(case: TrainingCase) -> bool:
-    """Return whether gradients are cast with the parameters."""
-    return any(action.keeps for action in case.between_steps)
+    """Return whether gradients are cast with the parameters, and used after that."""
+    return case.zero_grad != "set_to_none" and any(action.keeps for action in case.between_steps)
 
 
 _NEW_OPTIONS = ("learning rate", "decay")
@@ -357,7 +357,8 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
     for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):
         kind = kinds[kind_number % len(kinds)]
         changed = alone[layer % len(alone)] if kind in ("freeze", "unfreeze") else 0
-        first, keeps = _first_step(kind), kind == "cast" and bool(layer % 2)
+        first = _first_step(kind)
+        keeps = kind == "cast" and draft.zero_grad != "set_to_none" and bool(layer % 2)
         actions.append(BetweenSteps(kind, first + step % (draft.steps - first), changed, keeps))
     actions.sort(key=lambda action: action.step)
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):

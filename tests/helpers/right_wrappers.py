@@ -515,3 +515,29 @@ class Delegates(FinishCall):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("module"), name)
+
+
+class CastsItself(Reference):
+    """The wrapper extends the method by which a module casts itself, which meets tied parameters twice."""
+
+    def _apply(self, function: Any, recurse: bool = True) -> Any:
+        self.casts = getattr(self, "casts", 0) + 1
+        return super()._apply(function, recurse)
+
+
+class ComputesParameters(Reference):
+    """A module reads each parameter through a property that computes a new tensor."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        super().__init__(module, **options)
+        for part in [*module.modules()]:
+            names = [name for name, each in part._parameters.items() if each is not None]
+            computed = {name: property(partial(_computed, name=name)) for name in names}
+            if computed:
+                part.__class__ = type(type(part).__name__, (type(part),), computed)
+
+
+def _computed(module: nn.Module, name: str) -> Tensor:
+    parameter = module._parameters[name]
+    assert parameter is not None
+    return parameter * 1

@@ -8,6 +8,8 @@ import pytest
 from conftest import TrialMaker
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
+from ddp_invariants.situations.asking import WAYS
+from ddp_invariants.situations.asking.rolled_back import RolledBack
 
 FILE = Path(__file__).parents[1] / "helpers" / "right_samplers.py"
 
@@ -34,6 +36,29 @@ def test_a_right_sampler_is_not_accused(
     finding = make_trial(sampler=f"{FILE}:{name}").findings(case)[rule]
     assert (finding.failure is None) == is_right
     assert finding.unjudged in ("", "nothing to compare")
+
+
+@pytest.mark.parametrize("name", ["Slices", "Elastic"])
+@pytest.mark.parametrize("saved_after", [0, 1, 3])
+def test_a_saved_state_is_loaded_in_every_way(
+    make_trial: TrialMaker, name: str, saved_after: int
+) -> None:
+    """Right samplers go on from the state in each way that SHARD-9 judges."""
+    trial = make_trial(sampler=f"ddp_invariants.faults.resumable:{name}")
+    ways = [way() for way in WAYS if way.rule == "SHARD-9"]
+    for situation in (*ways, RolledBack(begun=False)):
+        case = ShardCase(2, shuffled(12), (1,), saved_after=saved_after, situations=(situation,))
+        finding = trial.findings(case)["SHARD-9"]
+        assert finding.failure is None, situation.words
+        assert finding.compared
+
+
+def test_an_epochs_start_is_told_in_words() -> None:
+    """The words of the plain way are as short as before."""
+    assert [RolledBack().words, RolledBack(begun=False).words] == [
+        "rolled back",
+        "rolled back to the epoch's start",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,10 @@ TRANSPOSED = Model(
 WIDE = Model(8, (Layer("linear", 8),) * 3)
 SOMETIMES = (Unused(1, rank=1, step=1), Unused(0, rank=1, step=2))
 TIED = Model(4, (Layer("linear", 4), Layer("linear", 4, tied=0), Layer("linear", 4)))
+ROOTED, ROOTED_FROZEN = (
+    Model(4, (Layer("linear", 4), Layer("scale", frozen=frozen), Layer("linear", 4)), "rooted")
+    for frozen in (False, True)
+)
 NORMED = Model(4, (Layer("linear", 4), Layer("batch_norm"), Layer("linear", 4)))
 BRANCHED = Model(4, (Layer("branches"), Layer("linear", 4)))
 SHARDED = Model(16, (Layer("linear", 32), Layer("linear", 16, frozen=True), Layer("linear", 16)))
@@ -58,6 +62,15 @@ LOW = Model(16, (Layer("linear", 32, dtype="bfloat16"), Layer("linear", 16, dtyp
 ADAM = Optimizer(kind="adam", log2_lr=-3)
 RELOADED = (Actions((BetweenSteps("reload", 1),)),)
 FINE = Optimizer(log2_lr=-3)
+CAST, CAST_WITH_GRADIENTS, UNFROZEN, FREEZING = (
+    (Actions((action,)),)
+    for action in (
+        BetweenSteps("cast", 1),
+        BetweenSteps("cast", 1, keeps=True),
+        BetweenSteps("unfreeze", 1, 1),
+        BetweenSteps("freeze", 1, 1),
+    )
+)
 
 
 def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
@@ -81,6 +94,10 @@ def case(model: Model, world_size: int = 2, **options: object) -> TrainingCase:
         ("PoolsVariances", case(NORMED), "BUF-2"),
         ("Delegates", case(BUFFERED), "BUF-1"),
         ("Delegates", case(BUFFERED, situations=(OtherMethod(),)), "CALL-3"),
+        ("CastsItself", case(TIED, situations=CAST), "LIVE-5"),
+        ("CastsItself", case(TIED, situations=CAST_WITH_GRADIENTS, zero_grad="zero"), "LIVE-5"),
+        ("ComputesParameters", case(ROOTED_FROZEN, situations=UNFROZEN), "LIVE-5"),
+        ("ComputesParameters", case(ROOTED, situations=FREEZING), "LIVE-5"),
         ("RefusesWhatIsNotFinite", case(WIDENING, steps=6), ""),
         ("ReducesInPairs", case(TWO, 4, bucket_cap=64), "PARAM-3"),
         (

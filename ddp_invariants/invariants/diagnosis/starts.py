@@ -138,6 +138,10 @@ def _predictions(
             )
 
 
+_STRIDED = ("weight", "seen")
+"""The ends of the names of tensors to which a layer's layout applies."""
+
+
 def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[Prediction]:
     """Yield the explanation that a collective ignored the strides of a non-contiguous tensor.
 
@@ -145,7 +149,7 @@ def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[
     """
     model = view.case.model
     index = model.index_of(name)
-    if index is None or not name.endswith("weight") or model.layers[index].layout != "strided":
+    if index is None or not name.endswith(_STRIDED) or model.layers[index].layout != "strided":
         return
     # Every second element in memory belongs to the tensor, so its first half arrives.
     arrived = (np.arange(built_W[0].size) < (built_W[0].size + 1) // 2).reshape(built_W[0].shape)
@@ -155,7 +159,7 @@ def _of_strides(view: EvidenceView, name: str, built_W: FloatArray) -> Iterator[
             "strides ignored",
             left_W,
             lambda rank: (
-                f"the parameter is not contiguous: only the first {int(arrived.sum())} of its "
+                f"the tensor is not contiguous: only the first {int(arrived.sum())} of its "
                 f"{arrived.size} elements arrived, the other elements are still rank {rank}'s "
                 "own; a collective on the tensor itself ignores its strides (pytorch#192920): "
                 "broadcast a contiguous copy and copy it back"

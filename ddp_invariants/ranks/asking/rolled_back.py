@@ -1,7 +1,5 @@
 """A saved state that is loaded into a sampler in use (`situations.asking.rolled_back`)."""
 
-from dataclasses import replace
-
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.asking.way import Asked, continued, way
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
@@ -15,5 +13,4 @@ def rolled_back(
     """Load the state into a sampler that is in the middle of the next epoch."""
     if make.remade_each_epoch:
         return None  # The state would get a new sampler.
-    saved_at = case if situation.begun else replace(case, saved_after=0)
-    return continued(saved_at, make, rank, used=True)
+    return continued(case, make, rank, used=True, begun=situation.begun)

@@ -96,6 +96,7 @@ def continued(
     left_after: int = 0,
     used: bool = False,
     again: bool = False,
+    begun: bool = True,
 ) -> Asked | None:
     """Load a saved state into another sampler, which must yield the rest of the epoch.
 
@@ -108,6 +109,7 @@ def continued(
         used: True to load the state into a sampler that has iterated the next epoch, and has begun
             to iterate it once more.
         again: True to save the state once more as soon as it is loaded, and to load that one.
+        begun: False to save the state at the start of the epoch, and True to save it later.
     """
     known = in_last_epoch(case, make, rank)
     if not known.saves or make.scatters:
@@ -117,8 +119,7 @@ def continued(
     saving.set_epoch(epoch)
     if left_after:
         saving.leave_after(left_after)
-    batches = 1 if case.saved_after is None else case.saved_after
-    taken, state, rest = saving.saved(batches, keep=keep)
+    taken, state, rest = saving.saved((case.saved_after or 1) * begun, keep=keep)
     if not rest:
         return None  # A state saved at the end may belong to the next epoch.
     if used:

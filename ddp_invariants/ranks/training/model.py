@@ -120,7 +120,7 @@ class Replica(nn.Module):
     def held(self, index: int) -> list[tuple[str, nn.Parameter]]:
         """Return the parameters that a layer computes with, each with its name in the layer."""
         if index == self._rooted:
-            return [("factor", self.factor)]
+            return list(self.named_parameters(recurse=False))
         return list(self.stack[index].named_parameters())
 
     @property

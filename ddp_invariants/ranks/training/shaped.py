@@ -138,7 +138,7 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
         "halves": ((inputs[:half], inputs[half:]), {}),
         "others": ((inputs, None, 3), {"mode": "train", "mask": mask}),
         "wide": ((inputs,), {"times": times, "ids": ids}),
-        "number": ((inputs, torch.ones((), requires_grad=True)), {}),
+        "number": ((inputs, torch.ones((), device=inputs.device, requires_grad=True)), {}),
         "tuple": (((inputs, 3),), {}),
         "list": (([None, inputs],), {}),
         "dict": (({"x": inputs, "mode": "train"},), {}),

@@ -17,7 +17,8 @@ class RolledBack(ShardSituation):
     Programs do so that go back to the last checkpoint after the loss has diverged.
 
     Attributes:
-        begun: False if the state is that of an epoch's start, whenever the case saves.
+        begun: False if the state is that of an epoch's start, and not saved after the batches that
+            the case names.
     """
 
     rule: ClassVar[str] = "SHARD-9"
@@ -30,6 +31,11 @@ class RolledBack(ShardSituation):
 
     begun: bool = True
     kind: Literal["rolled back"] = "rolled back"
+
+    @property
+    def words(self) -> str:
+        """The situation as `describe` prints it."""
+        return self.kind if self.begun else f"{self.kind} to the epoch's start"
 
     def simpler(self) -> Iterator["RolledBack"]:
         """Yield a state of an epoch that was begun."""

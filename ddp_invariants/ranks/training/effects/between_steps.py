@@ -83,27 +83,27 @@ def _cast(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
     A wrapper that shards parameters extends `_apply`, which does the casts of `module.double()`. So
     does FSDP2's `replicate`, which shards nothing.
     """
-    trained, dtypes = stepper.trained, dict[int, torch.dtype]()
+    trained = stepper.trained
     if not action.keeps:
         trained.zero_grad()
-    parameters = [*trained.replica.parameters()]
-    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    # A module casts all its tensors. The program casts no buffers.
-    cast = {id(tensor) for tensor in (*parameters, *gradients)}
+    module = trained.wrapped if isinstance(trained.wrapped, nn.Module) else trained.replica
+    buffers = {id(buffer) for buffer in (*module.buffers(), *trained.replica.buffers())}
+    # With each tensor, so that its id stays its own. `_apply` meets a tied parameter twice.
+    met: dict[int, tuple[Tensor, torch.dtype]] = {}
 
     def widen(tensor: Tensor) -> Tensor:
-        if id(tensor) not in cast:
+        if id(tensor) in buffers:
             return tensor
-        twice = tensor.dtype.is_complex or tensor.dtype == torch.float64
+        _, dtype = met.setdefault(id(tensor), (tensor, tensor.dtype))
+        twice = dtype.is_complex or dtype == torch.float64
         if tensor.is_sparse or (twice and not isinstance(tensor, nn.Parameter)):
             return tensor.clone()  # A gradient, which gets other memory, as by a cast.
-        dtypes[id(tensor)] = tensor.dtype
         return tensor.to(torch.complex128 if twice else torch.float64)
 
     def narrow(tensor: Tensor) -> Tensor:
-        dtype = dtypes.get(id(tensor))
-        if dtype is None:
+        if id(tensor) not in met or tensor.is_sparse:
             return tensor
+        _, dtype = met[id(tensor)]
         # A tensor of one element calls itself contiguous, whatever its strides.
         return (
             tensor.to(dtype)
@@ -111,13 +111,14 @@ def _cast(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
             else tensor.real.clone(memory_format=torch.contiguous_format)
         )
 
-    if isinstance(trained.wrapped, nn.Module) and (
-        stepper.setup.declared.zero == SHARDED
-        or type(trained.wrapped)._apply is not nn.Module._apply
+    if module is trained.wrapped and (
+        stepper.setup.declared.zero == SHARDED or type(module)._apply is not nn.Module._apply
     ):
-        trained.wrapped._apply(widen)
-        trained.wrapped._apply(narrow)
+        module._apply(widen)
+        module._apply(narrow)
     else:
+        parameters = [*trained.replica.parameters()]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         with torch.no_grad():
             for convert in (widen, narrow):
                 for tensor in (*parameters, *gradients):
