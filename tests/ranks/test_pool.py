@@ -1,5 +1,6 @@
 """Tests of the processes: whatever happens, nothing is left behind, hangs or leaks."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from ddp_invariants.cases.program import Data
 from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import judge
+from ddp_invariants.processes.hosts import HASH_SEEDS
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence
 
@@ -178,6 +180,24 @@ def test_ranks_have_different_hash_seeds_like_under_a_launcher(pool: Pool) -> No
         for rank in (0, 1)
     ]
     assert seeds[0] != seeds[1]
+
+
+def test_the_hash_seeds_order_names_of_a_layer_otherwise() -> None:
+    """A set of a weight and a bias has another order on the next rank, whichever layer it is."""
+    pairs = [(f"layers.{layer}.weight", f"layers.{layer}.bias") for layer in range(6)]
+    orders = [
+        subprocess.run(
+            [sys.executable, "-S", "-c", f"print([next(iter({{*pair}})) for pair in {pairs}])"],
+            env={"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in HASH_SEEDS
+    ]
+    first, second = map(ast.literal_eval, orders)
+    assert len(first) == len(pairs)
+    assert not [name for name, other in zip(first, second, strict=True) if name == other]
 
 
 def test_hundreds_of_cases_leave_memory_threads_and_descriptors_as_they_were(pool: Pool) -> None:
