@@ -375,7 +375,8 @@ class RaisesInOneProcess(DistributedSampler):
     """
 
     def order(self) -> list[int]:
-        if hash("salted by the process") % 2 == 0 and self.length % 3 == 0:
+        names = {"layers.0.weight", "layers.0.bias"}
+        if next(iter(names)) == "layers.0.bias" and self.length % 3 == 0:
             raise RuntimeError("unlucky")
         return super().order()
 
