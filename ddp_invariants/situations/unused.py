@@ -163,9 +163,13 @@ def _later(case: TrainingCase, *, on_one_rank: bool) -> bool:
 
 
 def unreached(case: TrainingCase) -> bool:
-    """Return whether the loss of some forward reaches no parameter."""
-    return bool(case.unused) and any(
-        not case.model.trains(case.passed_by(rank, step, micro_step))
+    """Return whether the loss of some forward reaches no parameter that is trained then."""
+    if not case.unused:
+        return False
+    # The program may freeze the layers that are left.
+    models = [case.at(step).model for step in range(case.steps)]
+    return any(
+        not models[step].trains(case.passed_by(rank, step, micro_step))
         for rank, step, micro_step in itertools.product(
             range(case.world_size), range(case.steps), range(case.accumulation)
         )
@@ -176,7 +180,8 @@ def _reached(case: TrainingCase) -> TrainingCase:
     """Return a case in which the loss of every forward reaches a parameter."""
     found = case.get(UnusedLayers)
     kept = None if found is None else found.without_unreached(case)
-    return case.without(UnusedLayers) if kept is None else case.with_situation(kept)
+    fewer = case if kept is None else case.with_situation(kept)
+    return case.without(UnusedLayers) if unreached(fewer) else fewer
 
 
 def passable(model: Model) -> list[int]:
