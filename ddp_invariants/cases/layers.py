@@ -64,8 +64,7 @@ class Layer(Strict):
             distribution's integral.
         layout: The memory layout of a linear weight. `channels_last` is stored as a 4-d tensor and
             needs an input width divisible by 4. A convolution's kernel and its images are
-            `contiguous` or `channels_last`. The mask of `statistics` may be
-            `strided`.
+            `contiguous` or `channels_last`. The mask of `statistics` may be `strided`.
         dtype: Of the layer's parameters; the input is cast to it. A `linear` or `scale` layer may
             be complex. It then computes z of x + i reverse(x) and returns Re z + 2 Im z, so that
             the layers around it stay real.

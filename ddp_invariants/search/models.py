@@ -147,9 +147,10 @@ def models(
     if buffers or (some_buffers and not draw(_ONE_IN_FOUR)):
         layers += _with_buffers(draw, block, width, dtype)
     naming = draw(_OFTEN_NAMED if named else _RARELY_NAMED)
-    if naming == "rooted" and all(layer.kind != "scale" or layer.complex for layer in layers):
-        layers.append(Layer("scale", dtype=dtype))
-    return Model(inputs, tuple(layers), naming)
+    model = Model(inputs, tuple(layers), naming)
+    if naming == "rooted" and model.rooted is None:
+        return replace(model, layers=(*layers, Layer("scale", dtype=dtype)))
+    return model
 
 
 def _with_buffers(draw: st.DrawFn, block: str, width: int, dtype: Dtype) -> list[Layer]:

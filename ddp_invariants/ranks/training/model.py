@@ -78,13 +78,13 @@ class Replica(nn.Module):
         self._activations = [ACTIVATIONS[layer.activation] for layer in model.layers]
         self._calls = [1 + layer.twice for layer in model.layers]
         self._checkpoints: list[Checkpoint] = [layer.checkpoint for layer in model.layers]
+        self._rooted = model.rooted
         values, widths = Values(values_P, device), model.widths()
         for index, layer in enumerate(model.layers):
             owner: Any = None if layer.tied is None else self.get_submodule(self._paths[layer.tied])
-            if index == model.rooted:
+            if index == self._rooted:
                 owner = self
             self._register(self._paths[index], built(layer, widths[index], values, owner))
-        self._rooted = model.rooted
         lists = (name for name, each in self._modules.items() if isinstance(each, nn.ModuleList))
         self._list = next(lists, "")
 

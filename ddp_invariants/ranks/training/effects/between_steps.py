@@ -165,14 +165,18 @@ def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
 
 def _save(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Save the model and its optimizer, as a program does now and then, and go on."""
-    trained = stepper.trained
-    deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
+    _saved(stepper.trained)
+
+
+def _saved(trained: Trained) -> tuple[Any, Any]:
+    """Return copies of the states of a model and of its optimizer."""
+    return deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
 
 
 def _reload(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Save the model and its optimizer, make both anew as another process would, and load them."""
     setup, trained, step = stepper.setup, stepper.trained, stepper.position.step
-    saved = deepcopy((trained.stateful.state_dict(), trained.optimizer.state_dict()))
+    saved = _saved(trained)
     stepper.record.facts.setdefault("saved", []).append(sorted(saved[0]))
     trained.drive.teardown(setup.context)
     # The new replica starts from values of no rank, so that a tensor shows that is not loaded.
