@@ -293,6 +293,9 @@ def reduction_overlaps_backward(view: EvidenceView, tally: Tally) -> Failure | N
             "be computed last": view.case.autocast,
             "a rank computes gradients in another order: that of the first bucket may be its last "
             "one": view.case.crossed is not None,
+            "the model's own parameter comes first in its list, and its gradient does not come last": (
+                view.case.model.rooted not in (None, 0)
+            ),
         }
     )
     _require_plain_steps(view)

@@ -83,6 +83,24 @@ def test_a_rank_with_another_order_may_compute_the_first_bucket_last(
         assert finding.compared == 0
 
 
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_the_models_own_parameter_may_hold_up_the_first_bucket(
+    make_trial: TrialMaker, ddp: str
+) -> None:
+    """It comes first in the list of parameters, wherever its layer lies.
+
+    Buckets that are filled in the order of that list then do not arrive in the order of backward.
+    """
+    trial = make_trial(ddp=ddp)
+    for rooted, judged in (0, True), (2, False):
+        layers = [Layer("linear", 4), Layer("linear", 4)]
+        layers.insert(rooted, Layer("scale"))
+        model = Model(4, tuple(layers), "rooted")
+        finding = trial.findings(TrainingCase(model, steps=2, bucket_cap=64))["COMM-5"]
+        assert finding.failure is None
+        assert bool(finding.compared) is judged
+
+
 def test_an_argument_given_counts_before_its_default() -> None:
     """A given argument decides, and an unknown signature promises nothing."""
     on = {"defaults": {"broadcast_buffers": "True"}}
