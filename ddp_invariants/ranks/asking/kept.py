@@ -1,7 +1,8 @@
 """A saved state that is kept in memory (`situations.asking.kept`)."""
 
 from ddp_invariants.cases.case import ShardCase
-from ddp_invariants.ranks.asking.way import Asked, continued, way
+from ddp_invariants.ranks.asking.resumption import Resumption
+from ddp_invariants.ranks.asking.way import Asked, way
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.situations.asking.kept import Kept
 
@@ -10,4 +11,7 @@ from ddp_invariants.situations.asking.kept import Kept
 def kept(situation: Kept, case: ShardCase, make: SamplerMaker, rank: int) -> Asked | None:
     """Keep a state itself until the epoch ends, and load it into a new sampler."""
     del situation
-    return continued(case, make, rank, keep=True)
+    states = Resumption(case, make, rank)
+    if not states.possible:
+        return None
+    return states.goes_on(states.saved(states.begun(), keep=True), states.new())
