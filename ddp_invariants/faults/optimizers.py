@@ -89,3 +89,27 @@ class DividesOnce(Owned):
             super().add_param_group(param_group)
         else:
             Optimizer.add_param_group(self, param_group)
+
+
+class NewGroupsKeepTheirRate(Owned):
+    """The optimizer hands on new options of the groups that it was made with, and not those of a
+    group that is added later, whose learning rate stays as it was (no public incident found).
+
+    PARAM-3: the learning rate of the first step.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._first = len(self.param_groups)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        assert self._inner is not None
+        later = [dict(group) for group in self._inner.param_groups[self._first :]]
+        rates = [group["lr"] for group in self.param_groups]
+        for group, kept in zip(self.param_groups[self._first :], later, strict=True):
+            group["lr"] = kept["lr"]
+        loss = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return loss

@@ -14,6 +14,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
 from ddp_invariants.situations.own_buffers import OwnBuffers
+from ddp_invariants.situations.schedule import RateSchedule
 from ddp_invariants.situations.second import SecondWrapper
 
 Use = Literal["names", "modes", "hooks", "copies", "wrapper copies", "groups", "states"]
@@ -23,6 +24,7 @@ _LEFT_OUT: tuple[tuple[Use, ...], ...] = (
     ("states",),
     ("wrapper copies",),
     ("wrapper copies", "states"),
+    ("copies", "wrapper copies"),
 )
 """Of these, those that not every case of several steps may have."""
 
@@ -81,12 +83,19 @@ class ModuleUse(Situation):
             "no copies and no 'states' in a single step",
         )
         require(
-            "wrapper copies" not in self.uses
-            or not (case.outside or case.exhausted or case.poison or case.get(SecondWrapper)),
+            not {"copies", "wrapper copies"} & {*self.uses} or not case.outside,
             "module_use",
             self.uses,
-            "no 'wrapper copies' if a process group cannot be copied, if a rank runs out of "
-            "batches, if a gradient is not finite, or beside a second wrapper",
+            "no copies if the process group is not the default one: the module's hooks may hold it, "
+            "and no process group can be copied",
+        )
+        require(
+            "wrapper copies" not in self.uses
+            or not (case.exhausted or case.poison or case.get(SecondWrapper)),
+            "module_use",
+            self.uses,
+            "no 'wrapper copies' if a rank runs out of batches, if a gradient is not finite, or beside "
+            "a second wrapper",
         )
         require(
             "states" not in self.uses or not (case.exhausted or case.get(OwnBuffers)),
@@ -113,6 +122,9 @@ class ModuleUse(Situation):
             return
         drawn = draft.draw(draft.st.sets(draft.st.sampled_from(get_args(Use)), min_size=1))
         draft.add(cls(tuple(use for use in get_args(Use) if use in drawn)))
+        if "groups" in drawn and draft.one_in(2):
+            # A group that is added later must follow a new learning rate, too.
+            draft.add(RateSchedule((0, -3)))
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the uses that can happen in it."""

@@ -57,9 +57,12 @@ class RateSchedule(Situation):
         return f"schedule={','.join(map(str, self.log2_factors))}"
 
     def simpler(self) -> Iterator["RateSchedule"]:
-        """Yield the schedule that halves the rate at every second step."""
-        if self.log2_factors != (0, -1):
-            yield RateSchedule((0, -1))
+        """Yield the schedule of two rates, an eighth at every second step.
+
+        A factor of two would also be explained by a sum over two ranks that is not divided.
+        """
+        if self.log2_factors != (0, -3):
+            yield RateSchedule((0, -3))
 
     def at(self, case: TrainingCase, step: int) -> TrainingCase:
         """Return the case with the optimizer as it makes a step."""

@@ -96,7 +96,7 @@ def test_a_use_that_can_happen_is_kept_where_another_cannot() -> None:
     )
     assert use.fitted(CASE).get(ModuleUse) == use
     outside = use.fitted(replace(CASE, outside=1)).get(ModuleUse)
-    assert outside == ModuleUse(("names", "modes", "hooks", "copies", "groups", "states"))
+    assert outside == ModuleUse(("names", "modes", "hooks", "groups", "states"))
     own = use.fitted(CASE.with_situation(OwnBuffers())).get(ModuleUse)
     assert own == ModuleUse(("names", "modes", "hooks", "copies", "wrapper copies", "groups"))
 
@@ -108,3 +108,6 @@ def test_uses_out_of_order_or_without_a_place_are_refused() -> None:
             CASE.with_situation(ModuleUse(uses))
     with pytest.raises(CaseError, match="no copies and no 'states' in a single step"):
         replace(CASE, steps=1, situations=(ModuleUse(("copies",)),))
+    for copies in ("copies", "wrapper copies"):
+        with pytest.raises(CaseError, match="no process group can be copied"):
+            replace(CASE, outside=1, situations=(ModuleUse((copies,)),))
