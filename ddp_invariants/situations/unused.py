@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.dtypes import LOW_PRECISION
 from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import PASSING, Layer, Layout, Model
 from ddp_invariants.cases.program import Unused
@@ -245,14 +246,18 @@ def _whole_model(draft: Draft) -> tuple[Unused, ...]:
 def _last_layers(draft: Draft) -> tuple[Layer, ...]:
     """Draw the layers of which the last one may be passed by.
 
-    It has buffers in one of four cases; otherwise its weight lies in memory in a drawn way. A rank
-    that sends zeros for it must lay them out as the other ranks lay out their gradients.
+    It has buffers in one of four cases; otherwise its weight lies in memory in a drawn way, and in
+    one of four cases it has a dtype of its own. A rank that sends zeros for it must lay them out as
+    the other ranks lay out their gradients.
     """
     square = draft.square()
     if draft.one_in(4) and square.dtype == "float32" and draft.offer.has("batch_norm"):
         return Layer("linear", 4), Layer("batch_norm")
     layouts: tuple[Layout, ...] = ("contiguous", "contiguous", "transposed", "strided")
     layouts += ("channels_last",) if square.outputs % 4 == 0 else ()
+    if draft.one_in(4):
+        # A rank that passes the layer by has no gradient of this dtype.
+        square = replace(square, dtype=draft.choice(LOW_PRECISION))
     return (replace(square, layout=draft.choice(layouts)),)
 
 
