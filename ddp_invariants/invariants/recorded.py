@@ -23,6 +23,7 @@ from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
 from ddp_invariants.oracle.optimizer import Optimization
 from ddp_invariants.records.evidence import Incident, Layout, Moment, Tensors, TrainingEvidence
+from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.group_options import GroupOptions
 
 
@@ -279,8 +280,11 @@ class RecordedTraining:
 
         No forward of the step moves these statistics.
         """
-        batch, index = self.batches[number], self.case.evaluated_layer
-        if index is None or not self.case.model.layers[index].of_kind.norms_batches:
+        batch, plan = self.batches[number], self.case.get(EvaluatedLayer)
+        if plan is None or number // self.case.accumulation < plan.since:
+            return batch
+        index = plan.layer
+        if not self.case.model.layers[index].of_kind.norms_batches:
             return batch
         path = self.case.model.path(index)
         held_W = self.every_rank("forward buffers", number // self.case.accumulation)

@@ -11,6 +11,7 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import Layer
 from ddp_invariants.cases.situation import Situation
+from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -30,9 +31,11 @@ class EvaluatedLayer(Situation):
     Attributes:
         layer: The index of the layer. A BatchNorm then norms by its running statistics, a dropout
             passes its input on, and no forward changes the layer's buffers.
-        before: True if the program does so before it wraps the module; otherwise it does so
-            between the wrapping and the first step. Each time the program has put the wrapper into
-            training mode, it puts the layer into evaluation mode again.
+        before: True if the program does so before it wraps the module. Each time the program has put
+            the wrapper into training mode, it puts the layer into evaluation mode again.
+        since: The step before which the program does so otherwise, as programs freeze the statistics
+            of BatchNorms after some epochs. Until then the layer trains, and the ranks' batches
+            change its buffers differently.
     """
 
     beyond_scripts: ClassVar[str] = "a layer is in evaluation mode"
@@ -44,11 +47,22 @@ class EvaluatedLayer(Situation):
 
     layer: int = 0
     before: bool = False
+    since: int = 0
     kind: Literal["evaluated layer"] = "evaluated layer"
 
     def check(self, case: TrainingCase) -> None:
-        """Require a layer of the case, and that nothing switches it back."""
+        """Require a layer and a step of the case, and that nothing switches the layer back."""
         between("evaluated_layer.layer", self.layer, 0, len(case.model.layers) - 1)
+        between("evaluated_layer.since", self.since, 0, case.steps - 1)
+        drops = case.model.layers[self.layer].of_kind.draws
+        require(
+            not self.since or not (self.before or drops or case.saved_by or case.accumulation > 1),
+            "evaluated_layer.since",
+            self.since,
+            "0 if the layer is switched before the wrapping, if it draws random numbers, if the run "
+            "goes on from a saved state, or if a step has several micro-steps, between which a "
+            "wrapper may make the buffers equal",
+        )
         require(
             not any(each.kind in _SWITCHING for each in case.situations),
             "evaluated_layer",
@@ -60,12 +74,13 @@ class EvaluatedLayer(Situation):
     def words(self) -> str:
         """The layer, and the moment at which the program switches it."""
         before = ",before=True" if self.before else ""
-        return f"evaluated_layer=(layer={self.layer}{before})"
+        since = f",since={self.since}" if self.since else ""
+        return f"evaluated_layer=(layer={self.layer}{before}{since})"
 
     def simpler(self) -> Iterator["EvaluatedLayer"]:
-        """Yield the same layer, switched after wrapping."""
-        if self.before:
-            yield replace(self, before=False)
+        """Yield the same layer, switched right after wrapping."""
+        if self.before or self.since:
+            yield replace(self, before=False, since=0)
 
     def without_layer(self, index: int) -> "EvaluatedLayer | None":
         """Return the situation after a layer is removed from the model."""
@@ -88,7 +103,19 @@ class EvaluatedLayer(Situation):
         layers = draft.model.layers
         indices = [number for number, each in enumerate(layers) if _differs(each)]
         indices = indices or [*range(len(layers))]
-        draft.add(cls(indices[draft.small() % len(indices)], draft.coin()))
+        index, before, later = indices[draft.small() % len(indices)], draft.coin(), draft.coin()
+        since = draft.any_step()
+        if later and layers[index].buffers and not layers[index].of_kind.draws:
+            draft.add(cls(index, since=since))
+        else:
+            draft.add(cls(index, before))
+
+    def fitted(self, case: TrainingCase) -> TrainingCase:
+        """Return a drawn case in which the layer is switched at a moment that the case allows."""
+        try:
+            return case.with_situation(self)
+        except CaseError:
+            return case.with_situation(replace(self, since=0))
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
@@ -106,6 +133,7 @@ class EvaluatedLayer(Situation):
         varieties = {
             "that computes differently then": _computes_differently,
             "since before the wrapping": _is_switched_before,
+            "since a later step": _is_switched_later,
         }
         return {"part_mode": replace(capability, varieties=varieties)}
 
@@ -125,3 +153,9 @@ def _is_switched_before(case: TrainingCase) -> bool:
     """Return whether the program puts a layer into evaluation before it wraps the module."""
     found = case.get(EvaluatedLayer)
     return found is not None and found.before
+
+
+def _is_switched_later(case: TrainingCase) -> bool:
+    """Return whether the program puts a layer into evaluation after some steps."""
+    found = case.get(EvaluatedLayer)
+    return found is not None and found.since > 0

@@ -53,6 +53,22 @@ def test_right_wrappers_keep_the_mode_of_a_layer(
     assert failed(make_trial, ddp, replace(case, world_size=1)) == set()
 
 
+@pytest.mark.parametrize("since", [1, 2])
+@pytest.mark.parametrize("layer", [0, 2, 3, 5])
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_right_wrappers_keep_the_mode_of_a_layer_that_trained_before(
+    make_trial: TrialMaker, ddp: str, layer: int, since: int
+) -> None:
+    """The statistics then differ between ranks, until the next forward makes them equal."""
+    case = CASE.with_situation(EvaluatedLayer(layer, since=since))
+    assert failed(make_trial, ddp, case) == set()
+    assert failed(make_trial, ddp, replace(case, world_size=1)) == set()
+    copied = ModuleUse(("names", "modes", "hooks", "copies", "wrapper copies"))
+    assert failed(make_trial, ddp, case.with_situation(copied)) == set()
+    saved = Actions((BetweenSteps("evaluation", 1), BetweenSteps("reload", 1)))
+    assert failed(make_trial, ddp, case.with_situation(saved)) == set()
+
+
 @pytest.mark.parametrize(
     "other",
     [
@@ -104,6 +120,11 @@ def test_a_mode_of_the_whole_module_excludes_that_of_a_layer() -> None:
         plain.with_situation(EvaluatedLayer(), EvaluationMode())
     with pytest.raises(CaseError, match=r"evaluated_layer.layer is 1, expected an integer"):
         plain.with_situation(EvaluatedLayer(1))
+    for layer, before, accumulation in ((1, False, 1), (2, True, 1), (2, False, 2)):
+        with pytest.raises(CaseError, match=r"evaluated_layer.since is 1, expected 0"):
+            replace(CASE, accumulation=accumulation).with_situation(
+                EvaluatedLayer(layer, before, since=1)
+            )
 
 
 def test_the_layer_stays_the_same_one_as_others_are_removed() -> None:

@@ -34,19 +34,25 @@ class EvaluatedLayer(Effect):
             replica.stack[self.plan.layer].eval()
 
     def begin(self, stepper: "Stepper") -> None:
-        """Switch the layer of the wrapped replica if that is not done yet."""
+        """Switch the layer of the wrapped replica if that is not done yet, and is due."""
         self.stepper = stepper
         if not self.plan.before:
             self.in_training_again(stepper)
 
     def in_training_again(self, stepper: "Stepper") -> None:
         """Switch the layer of the wrapped replica, as the program does after each `train()`."""
-        stepper.trained.replica.stack[self.plan.layer].eval()
+        if stepper.position.step >= self.plan.since:
+            stepper.trained.replica.stack[self.plan.layer].eval()
 
     def before_pass(self, replica: Replica, step: int, micro_step: int) -> None:
-        """Switch the layer of the twin, and of a module that trains without a wrapper."""
-        del step, micro_step
-        if self.stepper is not None and replica is not self.stepper.trained.replica:
+        """Switch the layer of the twin, and of a module that trains without a wrapper.
+
+        That of the wrapped replica is switched only once, since a wrapper may switch it back.
+        """
+        if self.stepper is None or step < self.plan.since:
+            return
+        once = 0 < self.plan.since == step and micro_step == 0
+        if once or replica is not self.stepper.trained.replica:
             replica.stack[self.plan.layer].eval()
 
     def after_update(self, record: Record) -> None:
