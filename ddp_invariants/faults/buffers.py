@@ -239,6 +239,19 @@ class LeavesASingleOne(OneByOne):
         return buffers if len(buffers) > 1 else []
 
 
+class LeavesOutFrozenNorms(OneByOne):
+    """Layers in evaluation mode are left out of the broadcast, as their forwards change no buffers,
+    although the ranks' batches changed them before the layer was put into that mode
+    (no public incident found).
+
+    BUF-1: not synchronised.
+    """
+
+    def _to_broadcast(self) -> list[Tensor]:
+        layers = [layer for layer in self.module.modules() if layer.training]
+        return [buffer for layer in layers for buffer in layer.buffers(recurse=False)]
+
+
 class EveryOtherForward(OneByOne):
     """Buffers are broadcast in every second forward only (no public incident found).
 

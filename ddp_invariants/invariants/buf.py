@@ -41,7 +41,7 @@ WRITTEN = "buffers written to between steps"
     needs=(TWO_RANKS, MOVED),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(least_steps=2, buffers=True, evaluations=True),
+    draws=Draws(least_steps=2, buffers=True, evaluations=True, evaluated_layer=12),
     excluded=(NO_BUFFERS, lacks("leaves each rank its own buffers", "equal_buffers")),
     after="INIT-4",
     script=_FROM_INSIDE,

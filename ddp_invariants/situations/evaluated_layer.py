@@ -11,7 +11,6 @@ from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import between, require
 from ddp_invariants.cases.layers import Layer
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.errors import CaseError
 from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
 from ddp_invariants.situations.draft import Draft
 
@@ -112,10 +111,10 @@ class EvaluatedLayer(Situation):
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case in which the layer is switched at a moment that the case allows."""
-        try:
-            return case.with_situation(self)
-        except CaseError:
-            return case.with_situation(replace(self, since=0))
+        fitted: TrainingCase = self.fitted_or_left_out(case)
+        if fitted is case:
+            fitted = replace(self, since=0).fitted_or_left_out(case)
+        return fitted
 
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
