@@ -391,7 +391,7 @@ class CountsWhatWasLeft(Slices):
 class StateGoesOn(Slices):
     """The state is the sampler's own dictionary, which goes on counting (no public incident found).
 
-    SHARD-9: a saved state changes while its sampler goes on.
+    SHARD-9: a saved state that is kept in memory changes.
     """
 
     state: dict[str, Any]
@@ -403,6 +403,25 @@ class StateGoesOn(Slices):
 
     def state_dict(self) -> dict[str, Any]:
         return self.state
+
+
+class CountsInTheLoadedState(Slices):
+    """The loaded state itself goes on counting, so the next sampler that loads it begins later
+    (no public incident found).
+
+    SHARD-9: a saved state that is kept in memory changes.
+    """
+
+    loaded: dict[str, Any] | None = None
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.loaded = state
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "taken" and self.loaded is not None:
+            self.loaded["taken"] = value
 
 
 class SavesAFraction(Slices):

@@ -262,6 +262,16 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     return failure or trajectory_of_single_process_training(view, tally)
 
 
+def _norms_by_other_forwards(case: TrainingCase) -> bool:
+    """Return whether more than the steps' forwards may change what a norm in evaluation norms by."""
+    index = case.evaluated_layer
+    if index is None or not case.model.layers[index].of_kind.norms_batches:
+        return False
+    return case.injected_failure is not None or any(
+        action.evaluates or action.kind == "buffers" for action in case.between_steps
+    )
+
+
 @training.rule(
     "PARAM-4",
     "With one rank, training is bitwise the same as training without a wrapper.",
@@ -314,6 +324,8 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
                 case.accumulation > 2
             ),
             "the norm of gradients may be added up in another order": case.clip is not None,
+            "the statistics of a norm in evaluation mode come from forwards that plain training does "
+            "not repeat": _norms_by_other_forwards(case),
             "an optimizer of its own may compute the same in other steps": (
                 view.declared.optimizer == "own" and case.optimizer.kind != "sgd"
             ),

@@ -356,6 +356,10 @@ def shard_cases(
         # The last batch is whole, or one short, which ends the iteration before the state is saved.
         share = saved_after * size
         samples = world_size * (share - int(share > 1 and draw(_COINS)))
+    workers = draw(st.integers(1, 3)) if worked else 0
+    if worked and draw(_COINS):
+        # One of several workers gets no sample.
+        samples = min(samples, world_size * max(1, workers - 1))
     shuffle = draw(_COINS) or (asked and draw(_COINS))  # Most ways to ask show only in an order.
     data = Data(
         samples=samples,
@@ -375,7 +379,7 @@ def shard_cases(
             loader=loader,
             saved_after=saved_after,
             resumed_by=draw(_OTHERS) if saved else None,
-            workers=draw(st.integers(1, 3)) if worked else 0,
+            workers=workers,
             seed_step=draw(_SEED_STEPS),
             situations=_drawn_situations(draw, saved_after, asked=asked),
         )

@@ -32,9 +32,9 @@ class EvaluatedLayer(Situation):
             passes its input on, and no forward changes the layer's buffers.
         before: True if the program does so before it wraps the module. Each time the program has put
             the wrapper into training mode, it puts the layer into evaluation mode again.
-        since: The step before which the program does so otherwise, as programs freeze the statistics
-            of BatchNorms after some epochs. Until then the layer trains, and the ranks' batches
-            change its buffers differently.
+        since: The step before which the program switches the layer, if not before the wrapping; 0 for
+            right after the wrapping. Programs freeze the statistics of BatchNorms so after some epochs.
+            Until then the layer trains, and each rank's batches change its buffers differently.
     """
 
     beyond_scripts: ClassVar[str] = "a layer is in evaluation mode"
@@ -155,6 +155,6 @@ def _is_switched_before(case: TrainingCase) -> bool:
 
 
 def _is_switched_later(case: TrainingCase) -> bool:
-    """Return whether the program puts a layer into evaluation after some steps."""
+    """Return whether the program puts a layer into evaluation mode after some steps."""
     found = case.get(EvaluatedLayer)
     return found is not None and found.since > 0

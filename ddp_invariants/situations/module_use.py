@@ -121,8 +121,9 @@ class ModuleUse(Situation):
         if not draft.wanted["module_uses"]:
             return
         drawn = draft.draw(draft.st.sets(draft.st.sampled_from(get_args(Use)), min_size=1))
+        scheduled = draft.coin()
         draft.add(cls(tuple(use for use in get_args(Use) if use in drawn)))
-        if "groups" in drawn and draft.one_in(2):
+        if "groups" in drawn and scheduled and not draft.wanted["between_steps"]:
             # A group that is added later must follow a new learning rate, too.
             draft.add(RateSchedule((0, -3)))
 

@@ -59,7 +59,7 @@ class RateSchedule(Situation):
     def simpler(self) -> Iterator["RateSchedule"]:
         """Yield the schedule of two rates, an eighth at every second step.
 
-        A factor of two would also be explained by a sum over two ranks that is not divided.
+        A wrong factor of two could also come from a sum over two ranks that is never divided.
         """
         if self.log2_factors != (0, -3):
             yield RateSchedule((0, -3))

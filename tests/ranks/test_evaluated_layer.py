@@ -7,7 +7,7 @@ import pytest
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import BetweenSteps, Optimizer
+from ddp_invariants.cases.program import BetweenSteps, InjectedFailure, Optimizer
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
@@ -16,6 +16,7 @@ from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.evaluated_layer import KEPT_MODE, EvaluatedLayer
 from ddp_invariants.situations.evaluation_mode import EvaluationMode
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.resized import Resized
 
@@ -94,6 +95,27 @@ def test_an_evaluation_between_passes_leaves_the_layer_in_evaluation(
     case = replace(CASE, model=Model(4, (*LAYERS[:1], *LAYERS[-1:])))
     case = case.with_situation(EvaluatedLayer(1), BetweenPasses("evaluate"))
     assert failed(make_trial, "reference", case) == set()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Actions((BetweenSteps("forward only", 1),)),
+        Actions((BetweenSteps("buffers", 1),)),
+        FailureInjection(InjectedFailure("forward error", step=1)),
+    ],
+)
+@pytest.mark.parametrize("ddp", ["reference", "torch"])
+def test_plain_training_lacks_the_other_forwards_that_moved_the_statistics(
+    make_trial: TrialMaker, ddp: str, other: Situation
+) -> None:
+    """The norm uses the statistics once it is in evaluation mode, so PARAM-4 does not judge it."""
+    layers = (Layer("linear", 4, bias=True), Layer("batch_norm", bias=True), Layer("linear", 2))
+    plain = replace(GENTLE, model=Model(4, layers), steps=4, world_size=1)
+    case = plain.with_situation(EvaluatedLayer(1, since=2), other)
+    assert failed(make_trial, ddp, case) == set()
+    findings = make_trial(ddp=ddp, scope=Scope()).findings(case)
+    assert "plain training does not repeat" in findings["PARAM-4"].unjudged
 
 
 @pytest.mark.parametrize(

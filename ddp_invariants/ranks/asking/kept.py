@@ -9,9 +9,11 @@ from ddp_invariants.situations.asking.kept import Kept
 
 @way("kept")
 def kept(situation: Kept, case: ShardCase, make: SamplerMaker, rank: int) -> Asked | None:
-    """Keep a state itself until the epoch ends, and load it into a new sampler."""
+    """Keep a state itself until the epoch ends, and load it into two new samplers in turn."""
     del situation
     states = Resumption(case, make, rank)
-    if not states.possible:
+    saved = states.saved(states.begun(), keep=True) if states.possible else None
+    first, second = states.goes_on(saved, states.new()), states.goes_on(saved, states.new())
+    if first is None or second is None:
         return None
-    return states.goes_on(states.saved(states.begun(), keep=True), states.new())
+    return Asked(first.got + second.got[1:], [*(first.wanted or ()), *(second.wanted or ())[1:]])

@@ -32,7 +32,7 @@ class Resumption:
 
     Attributes:
         epoch: The last epoch of the case.
-        possible: False if these samplers save no state.
+        possible: False if these samplers save no state, or if all ranks must ask them together.
     """
 
     def __init__(self, case: ShardCase, make: SamplerMaker, rank: int) -> None:
@@ -55,11 +55,12 @@ class Resumption:
     def saved(
         self, sampler: RankSampler, *, at_start: bool = False, keep: bool = False
     ) -> Saved | None:
-        """Iterate a sampler, and save its state after the case's number of batches.
+        """Iterate a sampler, and save its state on the way.
 
         Args:
             sampler: The sampler, set to the last epoch.
-            at_start: True to save before the first batch.
+            at_start: True to save before the first batch; False to save after the case's number of
+                batches.
             keep: True for the state itself, as a program keeps it in memory.
 
         Returns:

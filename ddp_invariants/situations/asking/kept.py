@@ -13,13 +13,14 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 class Kept(ShardSituation):
     """A state that is neither written nor copied, while its sampler goes on to the epoch's end.
 
-    Programs that write checkpoints in the background keep states so.
+    Then the program loads it into one sampler, and once more into another one. Programs that write
+    checkpoints in the background, or that try a step again, keep states so.
     """
 
     rule: ClassVar[str] = "SHARD-9"
-    fact: ClassVar[str] = "a saved state changes while its sampler goes on"
+    fact: ClassVar[str] = "a saved state that is kept in memory changes"
     capability: ClassVar[str] = "kept_state"
     may_crash: ClassVar[bool] = True
-    means: ClassVar[str] = "a state that is kept in memory while its sampler goes on"
+    means: ClassVar[str] = "a state that is kept in memory while samplers go on from it"
 
     kind: Literal["kept"] = "kept"

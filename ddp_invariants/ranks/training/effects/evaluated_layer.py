@@ -23,7 +23,7 @@ class EvaluatedLayer(Effect):
         super().__init__(setup)
         plan = self.case.get(evaluated_layer.EvaluatedLayer)
         assert plan is not None
-        self.plan = plan
+        self.plan, self.switches_later = plan, plan.since > 0
         self.stepper: Stepper | None = None
         self.parts: dict[str, nn.Module] = {}
 
@@ -45,14 +45,17 @@ class EvaluatedLayer(Effect):
             stepper.trained.replica.stack[self.plan.layer].eval()
 
     def before_pass(self, replica: Replica, step: int, micro_step: int) -> None:
-        """Switch the layer of the twin, and of a module that trains without a wrapper.
+        """Switch the layer of every replica once it is time, that of the wrapped one a single time.
 
-        That of the wrapped replica is switched only once, since a wrapper may switch it back.
+        If a wrapper switches it back, the evidence must show that.
         """
+        del micro_step
         if self.stepper is None or step < self.plan.since:
             return
-        once = 0 < self.plan.since == step and micro_step == 0
-        if once or replica is not self.stepper.trained.replica:
+        if replica is not self.stepper.trained.replica:
+            replica.stack[self.plan.layer].eval()
+        elif self.switches_later:
+            self.switches_later = False
             replica.stack[self.plan.layer].eval()
 
     def after_update(self, record: Record) -> None:
