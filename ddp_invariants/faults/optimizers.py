@@ -105,11 +105,11 @@ class NewGroupsKeepTheirRate(Owned):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         assert self._inner is not None
-        later = [dict(group) for group in self._inner.param_groups[self._first :]]
-        rates = [group["lr"] for group in self.param_groups]
-        for group, kept in zip(self.param_groups[self._first :], later, strict=True):
-            group["lr"] = kept["lr"]
+        added = self.param_groups[self._first :]
+        rates = [group["lr"] for group in added]
+        for group, inner in zip(added, self._inner.param_groups[self._first :], strict=True):
+            group["lr"] = inner["lr"]
         loss = super().step(closure)
-        for group, rate in zip(self.param_groups, rates, strict=True):
+        for group, rate in zip(added, rates, strict=True):
             group["lr"] = rate
         return loss

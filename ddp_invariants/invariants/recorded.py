@@ -280,14 +280,15 @@ class RecordedTraining:
 
         No forward of the step moves these statistics.
         """
-        batch, plan = self.batches[number], self.case.get(EvaluatedLayer)
-        if plan is None or number // self.case.accumulation < plan.since:
+        batch, step = self.batches[number], number // self.case.accumulation
+        plan = self.case.get(EvaluatedLayer)
+        if plan is None or step < plan.since:
             return batch
         index = plan.layer
         if not self.case.model.layers[index].of_kind.norms_batches:
             return batch
         path = self.case.model.path(index)
-        held_W = self.every_rank("forward buffers", number // self.case.accumulation)
+        held_W = self.every_rank("forward buffers", step)
         names = [f"{path}.running_mean", f"{path}.running_var"]
         if any(name not in tensors.by_name for tensors in held_W for name in names):
             raise Unjudged(f"the statistics of {path} are not known when a forward starts")

@@ -522,7 +522,7 @@ class CastsItself(Reference):
 
     def _apply(self, function: Any, recurse: bool = True) -> Any:
         self.casts = getattr(self, "casts", 0) + 1
-        return super()._apply(function, recurse)  # type: ignore[no-untyped-call]
+        return super()._apply(function, recurse)  # type: ignore[no-untyped-call]  # torch's has none
 
 
 class ComputesParameters(Reference):

@@ -12,8 +12,7 @@ def kept(situation: Kept, case: ShardCase, make: SamplerMaker, rank: int) -> Ask
     """Keep a state itself until the epoch ends, and load it into two new samplers in turn."""
     del situation
     states = Resumption(case, make, rank)
-    saved = states.saved(states.begun(), keep=True) if states.possible else None
-    first, second = states.goes_on(saved, states.new()), states.goes_on(saved, states.new())
-    if first is None or second is None:
+    if not states.possible:
         return None
-    return Asked(first.got + second.got[1:], [*(first.wanted or ()), *(second.wanted or ())[1:]])
+    saved = states.saved(states.begun(), keep=True)
+    return states.goes_on(saved, states.new(), states.new())

@@ -71,9 +71,12 @@ class Resumption:
         saved = Saved(*sampler.saved(batches, keep=keep))
         return saved if saved.rest else None
 
-    def goes_on(self, saved: Saved | None, sampler: RankSampler) -> Asked | None:
-        """Load a state into a sampler, which must yield the rest of the epoch."""
+    def goes_on(self, saved: Saved | None, *samplers: RankSampler) -> Asked | None:
+        """Load a state into samplers in turn, each of which must yield the rest of the epoch."""
         if saved is None:
             return None
-        sampler.load(saved.state, self.epoch)
-        return Asked([saved.taken, sampler.indices()], [saved.taken, saved.rest])
+        got = [saved.taken]
+        for sampler in samplers:
+            sampler.load(saved.state, self.epoch)
+            got.append(sampler.indices())
+        return Asked(got, [saved.taken, *[saved.rest] * len(samplers)])
