@@ -60,6 +60,7 @@ NEVER: dict[str, str] = {
     "wide_inputs": "give the wrapper an argument of a wider dtype than its inputs",
     "freeze": "freeze a layer after wrapping",
     "unfreeze": "train a layer that was frozen at wrapping",
+    "unfreeze_in_group": "add a group of parameters to the optimizer when their layer is unfrozen",
     "cast": "cast parameters after wrapping",
     "assign": "load a state with assign=True after wrapping",
     "own_buffers": "pass broadcast_buffers=False",

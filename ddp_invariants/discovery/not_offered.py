@@ -14,7 +14,7 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
     if declared.gradients == "hidden":
         # A parameter without a gradient may get a zero, which may move it. Hidden gradients do not
         # show that.
-        lacking |= {"unused", "freeze", "unfreeze"}
+        lacking |= {"unused", "freeze", "unfreeze", "unfreeze_in_group"}
         # Only the oracle could check such a step, and it computes no second derivatives.
         lacking |= {"penalty"}
     if declared.zero == 3:

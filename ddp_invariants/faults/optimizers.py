@@ -113,3 +113,41 @@ class NewGroupsKeepTheirRate(Owned):
         for group, rate in zip(added, rates, strict=True):
             group["lr"] = rate
         return loss
+
+
+class StartsAnewWithAGroup(Owned):
+    """The optimizer makes its inner one anew when a group is added, which loses momentum (no public
+    incident found).
+
+    LIVE-5: the optimizer's state of the steps before was lost.
+    """
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._inner is None:
+            super().add_param_group(param_group)
+            return
+        kind, self._inner = type(self._inner), None
+        super().add_param_group(param_group)
+        self._inner = kind([self._mine(group) for group in self.param_groups])
+
+
+class LooksAtTheFirstGroup(Owned):
+    """New options of the groups are handed on only when those of the first group have changed (no
+    public incident found).
+
+    PARAM-3: the learning rate of the first step.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        assert self._inner is not None
+        rates = [group["lr"] for group in self.param_groups]
+        inner = [group["lr"] for group in self._inner.param_groups]
+        if rates[0] != inner[0]:
+            return super().step(closure)
+        for group, old in zip(self.param_groups, inner, strict=True):
+            group["lr"] = old
+        loss = super().step(closure)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group["lr"] = rate
+        return loss

@@ -133,7 +133,7 @@ def _groups(view: EvidenceView) -> int:
     """Return the number of groups of parameters."""
     use = view.case.get(ModuleUse)
     has_two = view.case.get(GroupOptions) is not None or (use is not None and "groups" in use.uses)
-    return 2 if has_two else 1
+    return 1 + has_two + sum(action.adds for action in view.case.between_steps)
 
 
 def _frozen(view: EvidenceView) -> list[int]:

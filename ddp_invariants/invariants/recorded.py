@@ -319,7 +319,7 @@ class RecordedTraining:
     def plans(self, step: int) -> tuple[Optimizer, ...]:
         """Return the optimizer as it is at a step, for each group of parameters."""
         plan, found = self.cases[step].optimizer, self.case.get(GroupOptions)
-        return (plan,) if found is None else (plan, found.of_second(plan))
+        return (plan,) if found is None else (plan, found.of_second(plan, step))
 
     def group_of(self, name: str) -> int:
         """Return the number of a parameter's group in the optimizer."""

@@ -34,6 +34,9 @@ _HARMLESS: tuple[BetweenStepsKind, ...] = (
 Others change the parameters or the wrapper, which may repair what an earlier action has broken.
 """
 
+_RENEWING: tuple[BetweenStepsKind, ...] = ("reload", "assign")
+"""The actions that make a new optimizer."""
+
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
     "inference": "inference_mode",
@@ -73,6 +76,32 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
+        if any(action.adds for action in self.actions):
+            self._check_groups(case)
+
+    def _check_groups(self, case: TrainingCase) -> None:
+        """Require that a layer is added to the optimizer once, and to an optimizer that lasts."""
+        for index, action in enumerate(self.actions):
+            before = [each.layer for each in self.actions[:index] if each.freezes]
+            require(
+                not action.adds
+                or (case.model.layers[action.layer].frozen and action.layer not in before),
+                f"between_steps[{index}].adds",
+                action.adds,
+                "false unless the layer is frozen until then",
+            )
+            require(
+                action.kind not in _RENEWING,
+                f"between_steps[{index}].kind",
+                action.kind,
+                "another kind if a group is added: a new optimizer would not have the group",
+            )
+        require(
+            all(each.kind != "group options" for each in case.situations),
+            "between_steps",
+            self.words,
+            "no group that is added beside groups with options of their own",
+        )
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
         """Return a drawn case with the actions, and without unused layers if these exclude them.
@@ -207,6 +236,7 @@ class Actions(Situation):
             "after a layer that no rank used": _saves_less_state,
         }
         table["cast"] = replace(table["cast"], varieties={"with gradients": _casts_gradients})
+        table["unfreeze_in_group"] = _added()
         return {**table, "state": replace(table["state"], varieties=saving)}
 
 
@@ -246,6 +276,22 @@ def _capability(kind: BetweenStepsKind, conditions: list[str], after: str) -> Ca
         replace(GENTLE, model=model, steps=3, situations=(Actions((action,)),)),
         frozenset(conditions),
         after,
+    )
+
+
+def _added() -> Capability:
+    """Return the capability to get a layer's parameters when the program unfreezes the layer."""
+    layers = (*FOUR[:2], Layer("linear", 4, frozen=True), Layer("linear", 4))
+    action = BetweenSteps("unfreeze", 1, 2, adds=True)
+    probe = replace(GENTLE, model=Model(4, layers), steps=3, situations=(Actions((action,)),))
+    return Capability(
+        lambda case: any(action.adds for action in case.between_steps),
+        lambda case: case.with_situation(
+            Actions(tuple(replace(action, adds=False) for action in case.between_steps))
+        ),
+        probe,
+        after="unfreeze",
+        words="a group of parameters that the optimizer gets when their layer is unfrozen",
     )
 
 
@@ -337,6 +383,23 @@ def _first_step(kind: BetweenStepsKind) -> int:
     return int(kind not in EVALUATIONS)
 
 
+def _adding(
+    actions: tuple[BetweenSteps, ...], layers: tuple[Layer, ...]
+) -> tuple[BetweenSteps, ...]:
+    """Return actions of which those add a group that unfreeze a layer for the first time."""
+    changed: set[int] = set()
+    adding = []
+    for action in actions:
+        adds = (
+            action.kind == "unfreeze"
+            and layers[action.layer].frozen
+            and action.layer not in changed
+        )
+        changed |= {action.layer} if action.freezes else set()
+        adding.append(replace(action, adds=adds))
+    return tuple(adding)
+
+
 def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
     """Draw actions, and give the case enough steps that a step follows each action."""
     st, layers = draft.st, draft.model.layers
@@ -356,7 +419,10 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
     actions = []
     for kind_number, step, layer in draft.draw(st.lists(rows, min_size=1, max_size=4)):
         kind = kinds[kind_number % len(kinds)]
-        changed = alone[layer % len(alone)] if kind in ("freeze", "unfreeze") else 0
+        # To unfreeze a layer changes something only if it is frozen.
+        places = [place for place in alone if layers[place].frozen] if kind == "unfreeze" else alone
+        places = places or alone
+        changed = places[layer % len(places)] if kind in ("freeze", "unfreeze") else 0
         first = _first_step(kind)
         keeps = kind == "cast" and draft.zero_grad != "set_to_none" and bool(layer % 2)
         actions.append(BetweenSteps(kind, first + step % (draft.steps - first), changed, keeps))
@@ -364,4 +430,7 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
         # Save what the other actions have changed.
         actions.append(BetweenSteps("reload", draft.steps - 1))
+    lasts = all(action.kind not in _RENEWING for action in actions)
+    if "unfreeze" in kinds and draft.coin() and lasts and draft.offer.has("unfreeze_in_group"):
+        return _adding(tuple(actions), layers)
     return tuple(actions)

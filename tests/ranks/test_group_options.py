@@ -10,6 +10,7 @@ from conftest import TrialMaker
 from ddp_invariants.cases.program import BetweenSteps, Optimizer
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.training.groups import ParameterGroups
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import GENTLE
@@ -39,7 +40,8 @@ def test_right_groups_follow_their_own_options(
     trial = make_trial(ddp=ddp, scope=Scope())
     actions = [BetweenSteps("learning rate", 1), BetweenSteps("decay", 2)]
     actions += [] if "anew" in ddp else [BetweenSteps("reload", 1)]
-    for case in (GROUPS, replace(GROUPS, world_size=1)):
+    scheduled = GROUPS.with_situation(GroupOptions(log2_later=-3))
+    for case in (GROUPS, replace(GROUPS, world_size=1), scheduled):
         for situated in (case, case.with_situation(Actions(tuple(actions)))):
             findings = trial.really(replace(situated, optimizer=optimizer))
             failed = {name: each.failure for name, each in findings.items() if each.failure}
@@ -73,6 +75,24 @@ def test_groups_are_refused_where_something_else_changes_them() -> None:
             GROUPS.with_situation(situation)
     with pytest.raises(CaseError, match="a rate of"):
         replace(GROUPS, optimizer=Optimizer(log2_lr=-30))
+    with pytest.raises(CaseError, match="a rate of"):
+        replace(GROUPS, optimizer=Optimizer(log2_lr=-28)).with_situation(
+            GroupOptions(-2, log2_later=-1)
+        )
+
+
+def test_a_rate_that_changes_in_the_second_group_alone_reaches_the_optimizer(
+    make_trial: TrialMaker,
+) -> None:
+    """The optimizer hands on all rates if the first has changed, and no rate otherwise."""
+    optimizer = "ddp_invariants.faults.optimizers:LooksAtTheFirstGroup"
+    trial = make_trial(ddp=Ddp(optimizer=optimizer), scope=Scope())
+    for situations in ((GroupOptions(),), (RateSchedule((0, -3)),)):
+        findings = trial.findings(replace(CASE, situations=situations))
+        assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    failure = trial.findings(CASE.with_situation(GroupOptions(log2_later=-3)))["PARAM-3"].failure
+    assert failure is not None
+    assert "the learning rate of the first step" in failure.perhaps
 
 
 class _Sharded(torch.Tensor):

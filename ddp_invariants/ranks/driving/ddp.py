@@ -53,6 +53,7 @@ _NOT_IN_A_WHOLE_STEP = (
     "decay",
     "freeze",
     "unfreeze",
+    "unfreeze_in_group",
     "cast",
     "copy",
     "assign",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.later_group import LaterGroup
 from ddp_invariants.ranks.training.trained import Trained
 
 if TYPE_CHECKING:
@@ -27,12 +28,30 @@ _PlainAction = Callable[[Trained, BetweenSteps], None]
 class Actions(Effect):
     """The program's actions between two steps, in the order of the case."""
 
+    def begin(self, stepper: "Stepper") -> None:
+        """Make the optimizer without the layers that the program adds when it unfreezes them.
+
+        Raises:
+            NotImplementedError: The optimizer takes no group, or ranks share the parameters.
+        """
+        self.later: LaterGroup | None = None
+        if any(action.adds for action in self.case.between_steps):
+            if self.setup.declared.zero == SHARDED:
+                raise NotImplementedError("ranks share the parameters")
+            self.later = LaterGroup(
+                stepper, lambda every: [parameter for parameter in every if parameter.requires_grad]
+            )
+
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Do the actions before this step."""
         for action in self.case.between_steps:
             if action.step == stepper.position.step:
                 stepper.position.phase = f"{action.kind} before it"
                 _ACTIONS[action.kind](stepper, action, indices)
+                if action.adds and self.later is not None:
+                    self.later.add(
+                        self.case.at(action.step), lambda parameter: parameter.requires_grad
+                    )
 
     def before_plain_step(self, step: int, plain: Trained) -> None:
         """Do the actions that change training without a wrapper."""

@@ -1,9 +1,8 @@
 """Uses of the wrapped module besides training (`situations.module_use`)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.later_group import LaterGroup
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.parts import modes, present
 from ddp_invariants.ranks.training.recorder import Record
@@ -60,7 +60,8 @@ class ModuleUse(Effect):
             self._note("modes", 0, got, _modes(twin, dict(twin.named_modules())))
             stepper.in_training_again()
         if "groups" in self.uses:
-            _add_group(stepper)
+            later = LaterGroup(stepper, lambda every: every[: (len(every) + 1) // 2])
+            later.add(self.case, lambda _: True)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Exchange the state, and train copies of the module and its twin, before the second step."""
@@ -208,80 +209,6 @@ def _returned(result: Any, asked: Any) -> str:
     if result is None or result is asked:
         return "the module it was called on, or nothing"
     return f"another module, of type {type(result).__name__}"
-
-
-def _add_group(stepper: "Stepper") -> None:
-    """Train half of the parameters in a group that is added to the optimizer.
-
-    An optimizer under test may have divided the parameters among the ranks, so it is made anew over
-    the first half.
-
-    Raises:
-        NotImplementedError: Wrapping brought the optimizer; or the one under test takes no group,
-            or hooks parameters, which would keep the hooks of the first one.
-    """
-    trained, setup = stepper.trained, stepper.setup
-    if setup.driver.optimizer is None:
-        _split(trained.optimizer)
-        return
-    if trained.drive.brought is not None:
-        raise NotImplementedError(
-            "wrapping returned an optimizer of its own, and the program cannot make it again"
-        )
-    half, hooks = _FirstHalf(), _hooks(trained.replica)
-    optimizer = trained.drive.make_optimizer(trained.wrapped, replace(setup.context, groups=half))
-    if half.left is None or not hasattr(optimizer, "add_param_group"):
-        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
-    if _hooks(trained.replica) > hooks:
-        raise NotImplementedError(
-            f"{type(optimizer).__name__} hooks its parameters, and no call removes the hooks"
-        )
-    if half.left:
-        optimizer.add_param_group({"params": half.left, **setup.context.optimizer_arguments})
-    trained.optimizer = optimizer
-
-
-def _hooks(module: nn.Module) -> int:
-    """Return the number of hooks on a module's parameters."""
-    return sum(
-        len(hooks or ())
-        for parameter in module.parameters()
-        for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
-    )
-
-
-class _FirstHalf:
-    """A function that takes the first half of some parameters for an optimizer.
-
-    Attributes:
-        left: The other half; None before it was called.
-    """
-
-    def __init__(self) -> None:
-        self.left: list[Tensor] | None = None
-
-    def __call__(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the first half."""
-        every = list(parameters)
-        half = (len(every) + 1) // 2
-        self.left = every[half:]
-        return every[:half]
-
-
-def _split(optimizer: Any) -> None:
-    """Move half of an optimizer's parameters to a group of their own, with the same options.
-
-    Raises:
-        NotImplementedError: The optimizer is not one of torch's own over one group.
-    """
-    if not type(optimizer).__module__.startswith("torch.optim.") or len(optimizer.param_groups) > 1:
-        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
-    (group,) = optimizer.param_groups
-    parameters = group["params"]
-    half = (len(parameters) + 1) // 2
-    if half < len(parameters):
-        group["params"] = parameters[:half]
-        optimizer.add_param_group({**group, "params": parameters[half:]})
 
 
 def _train_copy(module: Replica, inputs: Tensor) -> list[str]:

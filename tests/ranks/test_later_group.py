@@ -1,0 +1,127 @@
+"""Parameters that an optimizer gets when their layer is unfrozen move as the others do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.group_options import GroupOptions
+
+FAULTS = "ddp_invariants.faults.optimizers:"
+PLAIN = TrainingCase(
+    Model(2, (Layer("linear", 3), Layer("linear", 3, bias=True, frozen=True), Layer("linear", 2))),
+    steps=4,
+    values="real",
+    data=Data(samples=16, batch_size=2),
+    optimizer=Optimizer(momentum=0.5),
+)
+UNFREEZE = BetweenSteps("unfreeze", 2, 1, adds=True)
+CASE = PLAIN.with_situation(Actions((UNFREEZE,)))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        Optimizer(),
+        Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True),
+        Optimizer("adamw", weight_decay=0.25, kernels="foreach"),
+        Optimizer("adam", weight_decay=0.25, amsgrad=True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        Ddp(),
+        Ddp(optimizer="torch.distributed.optim:ZeroRedundancyOptimizer"),
+        Ddp(optimizer=f"{FAULTS}Owned"),
+    ],
+    ids=str,
+)
+def test_a_right_optimizer_trains_a_layer_that_it_gets_later(
+    make_trial: TrialMaker, ddp: Ddp, optimizer: Optimizer
+) -> None:
+    """All steps are judged, also those after the learning rate was lowered."""
+    trial = make_trial(ddp=ddp, scope=Scope())
+    lowered = Actions((BetweenSteps("learning rate", 1), UNFREEZE))
+    for case in (CASE, replace(CASE, world_size=3), PLAIN.with_situation(lowered)):
+        findings = trial.really(replace(case, optimizer=optimizer))
+        assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+        # All 24 elements after each of four steps, and before each step but the first.
+        assert findings["PARAM-3"].compared == case.world_size * 7 * 24
+
+
+def test_an_optimizer_that_forgets_its_state_with_a_new_group_is_wrong(
+    make_trial: TrialMaker,
+) -> None:
+    """It is right as long as it has the layer from the start."""
+    trial = make_trial(ddp=Ddp(optimizer=f"{FAULTS}StartsAnewWithAGroup"), scope=Scope())
+    early = PLAIN.with_situation(Actions((replace(UNFREEZE, adds=False),)))
+    findings = trial.findings(early)
+    assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    failure = trial.findings(CASE)["LIVE-5"].failure
+    assert failure is not None
+    assert "the optimizer's state of the steps before was lost" in failure.perhaps
+
+
+GROUPLESS = """
+import torch
+
+class Groupless:
+    def __init__(self, params, lr=1.0, **options):
+        inner = torch.optim.SGD(params, lr=lr, **options)
+        self.step, self.zero_grad, self.state_dict = inner.step, inner.zero_grad, inner.state_dict
+"""
+"""An optimizer that shows no groups, and takes none."""
+
+
+def test_an_optimizer_that_takes_no_group_is_not_accused(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """Nor is one over parameters that the ranks share."""
+    (tmp_path / "groupless.py").write_text(GROUPLESS, encoding="utf-8")
+    groupless = Ddp(optimizer=str(tmp_path / "groupless.py:Groupless"))
+    shared = Ddp(optimizer=f"{FAULTS}Owned", declares={"zero": 3, "optimizer": "own"})
+    for ddp, reason in (
+        (groupless, "Groupless takes no group"),
+        (shared, "ranks share the parameters"),
+    ):
+        findings = make_trial(ddp=ddp, scope=Scope()).findings(CASE)
+        assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+        assert reason in findings["PARAM-3"].unjudged
+
+
+@pytest.mark.parametrize(
+    ("actions", "words"),
+    [
+        ((replace(UNFREEZE, layer=0),), "unless the layer is frozen until then"),
+        (
+            (replace(UNFREEZE, step=1, adds=False), UNFREEZE),
+            "unless the layer is frozen until then",
+        ),
+        ((UNFREEZE, BetweenSteps("reload", 3)), "a new optimizer would not have the group"),
+        ((UNFREEZE, BetweenSteps("assign", 3)), "a new optimizer would not have the group"),
+    ],
+)
+def test_a_group_is_added_once_to_an_optimizer_that_lasts(
+    actions: tuple[BetweenSteps, ...], words: str
+) -> None:
+    """The error says what a case must not have."""
+    with pytest.raises(CaseError, match=words):
+        PLAIN.with_situation(Actions(actions))
+
+
+def test_other_groups_exclude_a_group_that_is_added() -> None:
+    """The place of a parameter decides its group, and an added one has a group of its own."""
+    with pytest.raises(CaseError, match="no group that is added"):
+        CASE.with_situation(GroupOptions())
+    with pytest.raises(CaseError, match="false for no unfreeze"):
+        BetweenSteps("freeze", adds=True)
