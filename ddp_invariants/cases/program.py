@@ -140,6 +140,11 @@ class Optimizer(Strict):
         )
 
     @property
+    def stateful(self) -> bool:
+        """True if the optimizer keeps tensors of its own from step to step."""
+        return self.kind != "sgd" or self.momentum > 0
+
+    @property
     def overwrites(self) -> bool:
         """True if a step may overwrite the gradients, as torch's loop over operations does.
 
@@ -361,22 +366,16 @@ class BetweenSteps(Strict):
             before the first step, too.
         layer: The layer that is frozen or trained from now on.
         keeps: True if a `cast` clears no gradients, but casts them, too, as `module.double()` does.
-        adds: True if the optimizer lacks the layer's parameters until the program unfreezes the
-            layer, and then adds them as a group.
     """
 
     kind: BetweenStepsKind
     step: int = 1
     layer: int = 0
     keeps: bool = False
-    adds: bool = False
 
     def __post_init__(self) -> None:
         one_of("kind", self.kind, BetweenStepsKind)
         require(not self.keeps or self.kind == "cast", "keeps", self.keeps, "false for no cast")
-        require(
-            not self.adds or self.kind == "unfreeze", "adds", self.adds, "false for no unfreeze"
-        )
 
     @property
     def evaluates(self) -> bool:

@@ -126,9 +126,10 @@ class StartsAnewWithAGroup(Owned):
         if self._inner is None:
             super().add_param_group(param_group)
             return
-        kind, self._inner = type(self._inner), None
+        usual: Any = type(self._inner)
+        self._inner = None
         super().add_param_group(param_group)
-        self._inner = kind([self._mine(group) for group in self.param_groups])
+        self._inner = usual([self._mine(group) for group in self.param_groups])
 
 
 class LooksAtTheFirstGroup(Owned):

@@ -33,6 +33,7 @@ class Draws:
         drawing: A layer that draws random numbers in every case.
         prefixed: Names with `module.` in their middle, in one of four cases.
         named: Layers with other names in four of nine cases.
+        stateful: An optimizer with a state of its own in every case.
         of_situations: The options of situations that differ from their defaults. Each class in
             `situations.SITUATIONS` names its options, and its `drawn` describes them.
     """
@@ -49,6 +50,7 @@ class Draws:
     drawing: bool = False
     prefixed: bool = False
     named: bool = False
+    stateful: bool = False
     of_situations: tuple[tuple[str, Any], ...] = ()
 
     def __init__(self, **options: Any) -> None:

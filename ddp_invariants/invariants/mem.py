@@ -8,6 +8,7 @@ from ddp_invariants.invariants.rule import OBSERVED_ONLY, Tally, Unjudged, not_a
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import Slot
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.module_use import ModuleUse
 
@@ -133,7 +134,9 @@ def _groups(view: EvidenceView) -> int:
     """Return the number of groups of parameters."""
     use = view.case.get(ModuleUse)
     has_two = view.case.get(GroupOptions) is not None or (use is not None and "groups" in use.uses)
-    return 1 + has_two + sum(action.adds for action in view.case.between_steps)
+    actions = view.case.get(Actions)
+    added = actions.actions if actions is not None and actions.adds else ()
+    return 1 + has_two + sum(action.kind == "unfreeze" for action in added)
 
 
 def _frozen(view: EvidenceView) -> list[int]:

@@ -33,7 +33,11 @@ _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     source=_SOURCE,
     applies="capability",
     draws=Draws(
-        between_steps=("reload", "learning rate", "decay", "save"), prefixed=True, named=True
+        between_steps=("reload", "learning rate", "decay", "save"),
+        prefixed=True,
+        named=True,
+        stateful=True,
+        grouped=True,
     ),
     excluded=(lacks("saves no state", "state"),),
     after="PARAM-4",
@@ -144,7 +148,7 @@ _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
     needs=(FEWER, MORE, STATEFUL),
     source=_SOURCE,
     applies="capability",
-    draws=Draws(resized=True, prefixed=True),
+    draws=Draws(resized=True, prefixed=True, stateful=True),
     of_reduced=("agreement", "values"),
     excluded=(lacks("cannot load a state that another number of ranks saved", "resized"),),
     after="STATE-1",

@@ -104,27 +104,33 @@ _LONGER = st.sampled_from((0,) * 7 + (65, 101, 129, 190, 300, 700, 1025))
 """More samples of one case in two: buckets, files and chunks of samples have about such sizes."""
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
-_OPTIMIZERS = st.sampled_from(
-    (
-        Optimizer(),
-        Optimizer(momentum=0.5),
-        Optimizer(weight_decay=0.25),
-        Optimizer("adamw", weight_decay=0.25),
-        Optimizer(momentum=0.5, weight_decay=0.25),
-        Optimizer("adamw"),
-        Optimizer(log2_lr=-2),
-        Optimizer(momentum=0.5, nesterov=True),
-        Optimizer("adam", weight_decay=0.25),
-        Optimizer(momentum=0.5, weight_decay=0.25, kernels="fused"),
-        Optimizer("adamw", weight_decay=0.25, kernels="fused"),
-        Optimizer("adam", kernels="fused"),
-        Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, kernels="foreach"),
-        Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6, amsgrad=True, kernels="fused"),
-        Optimizer(momentum=0.5, maximize=True),
-        Optimizer("adamw", weight_decay=0.25, beta_1=0.75, beta_2=0.5, maximize=True),
-    )
+_OPTIMIZERS = (
+    Optimizer(),
+    Optimizer(momentum=0.5),
+    Optimizer(weight_decay=0.25),
+    Optimizer("adamw", weight_decay=0.25),
+    Optimizer(momentum=0.5, weight_decay=0.25),
+    Optimizer("adamw"),
+    Optimizer(log2_lr=-2),
+    Optimizer(momentum=0.5, nesterov=True),
+    Optimizer("adam", weight_decay=0.25),
+    Optimizer(momentum=0.5, weight_decay=0.25, kernels="fused"),
+    Optimizer("adamw", weight_decay=0.25, kernels="fused"),
+    Optimizer("adam", kernels="fused"),
+    Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True, kernels="foreach"),
+    Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6, amsgrad=True, kernels="fused"),
+    Optimizer(momentum=0.5, maximize=True),
+    Optimizer("adamw", weight_decay=0.25, beta_1=0.75, beta_2=0.5, maximize=True),
 )
 """The optimizers. Their numbers are powers of two if torch allows it, so that steps are exact."""
+_ANY_OPTIMIZER = st.sampled_from(_OPTIMIZERS)
+_STATEFUL = st.sampled_from(
+    (
+        *(each for each in _OPTIMIZERS if each.stateful),
+        Optimizer("adamw", weight_decay=0.25, beta_2=0.5, amsgrad=True),
+    )
+)
+"""The optimizers with a state of their own."""
 _VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 10 + ("faint", "scarce", "scarce")
 _STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 14 + ("rearranged", "unset"))
 _WITH_FAINT = frozenset({"linear", "scale", "convolution", "mixed", "empty"})
@@ -171,6 +177,7 @@ def training_cases(
     capped: bool = False,
     accumulated: bool = False,
     rounds: int = 1,
+    stateful: bool = False,
     **options: Any,
 ) -> TrainingCase:
     """Draw training runs within a scope.
@@ -183,6 +190,7 @@ def training_cases(
         capped: Always set a bucket capacity.
         accumulated: Always have several backwards per step.
         rounds: The number of runs in the same processes.
+        stateful: Only optimizers with a state of their own.
         options: Options of models (`search.models.models`) and of situations (`options` of each
             class in `situations.SITUATIONS`).
 
@@ -216,7 +224,8 @@ def training_cases(
     if capped and fitting:
         # Parameters that just fill a bucket expose a slightly smaller capacity, as MB for MiB.
         cap = max(1, sum(list(_bytes(draft.model))[-fitting:]))
-    case = scaled(_drawn_case(draft, bucket_cap=cap, rounds=rounds), draw)
+    optimizer = draw(_STATEFUL if stateful else _ANY_OPTIMIZER)
+    case = scaled(_drawn_case(draft, optimizer, bucket_cap=cap, rounds=rounds), draw)
     addition = draw(_ADDITIONS)
     case = crossed(case, addition, scope) if addition else case
     number = draw(_LASTING)
@@ -270,9 +279,8 @@ def _drawn_data(draft: Draft) -> Data:
     )
 
 
-def _drawn_case(draft: Draft, **fields: Any) -> TrainingCase:
+def _drawn_case(draft: Draft, optimizer: Optimizer, **fields: Any) -> TrainingCase:
     """Draw the rest of a case, and return the case with all situations that it can be in."""
-    optimizer = draft.draw(_OPTIMIZERS)
     # A sparse gradient needs plain SGD, and must not be left in place from step to step.
     if draft.model.layers[0].sparse:
         optimizer = Optimizer(log2_lr=optimizer.log2_lr)

@@ -54,6 +54,8 @@ class Actions(Situation):
 
     Attributes:
         actions: The actions. Those before the same step happen in this order.
+        adds: True if the optimizer lacks the layers that are frozen at the start. When the program
+            unfreezes such a layer, it adds the layer's parameters to the optimizer as a group.
     """
 
     beyond_scripts: ClassVar[str] = "something happens between steps"
@@ -66,6 +68,7 @@ class Actions(Situation):
     part: ClassVar[type] = BetweenSteps
 
     actions: tuple[BetweenSteps, ...]
+    adds: bool = False
     kind: Literal["between steps"] = "between steps"
 
     def check(self, case: TrainingCase) -> None:
@@ -76,31 +79,18 @@ class Actions(Situation):
         if any(action.freezes for action in self.actions):
             for step in range(case.steps):
                 case.at(step)  # Raises if nothing is left to train.
-        if any(action.adds for action in self.actions):
-            self._check_groups(case)
-
-    def _check_groups(self, case: TrainingCase) -> None:
-        """Require that a layer is added to the optimizer once, and to an optimizer that lasts."""
-        for index, action in enumerate(self.actions):
-            before = [each.layer for each in self.actions[:index] if each.freezes]
-            require(
-                not action.adds
-                or (case.model.layers[action.layer].frozen and action.layer not in before),
-                f"between_steps[{index}].adds",
-                action.adds,
-                "false unless the layer is frozen until then",
-            )
-            require(
-                action.kind not in _RENEWING,
-                f"between_steps[{index}].kind",
-                action.kind,
-                "another kind if a group is added: a new optimizer would not have the group",
-            )
+        renewing = [action.kind for action in self.actions if action.kind in _RENEWING]
         require(
-            all(each.kind != "group options" for each in case.situations),
+            not (self.adds and renewing),
+            "between_steps",
+            renewing,
+            "none of them if groups are added: a new optimizer would not have the groups",
+        )
+        require(
+            not self.adds or all(each.kind != "group options" for each in case.situations),
             "between_steps",
             self.words,
-            "no group that is added beside groups with options of their own",
+            "no groups that are added beside groups with options of their own",
         )
 
     def fitted(self, case: TrainingCase) -> TrainingCase:
@@ -126,15 +116,17 @@ class Actions(Situation):
         """
         if not (self.joins and other.joins):
             raise CaseError(f"{self.words} and {other.words} change each other")
-        return Actions((*self.actions, *other.actions))
+        return Actions((*self.actions, *other.actions), adds=self.adds or other.adds)
 
     def simpler(self) -> Iterator["Actions"]:
-        """Yield fewer actions, and actions before the second step or the first."""
+        """Yield fewer actions, actions before the second step or the first, and no added groups."""
         for actions in simpler_each(
             self.actions, lambda action: BetweenSteps(action.kind, min(1, action.step))
         ):
             if actions:
-                yield Actions(actions)
+                yield replace(self, actions=actions)
+        if self.adds:
+            yield replace(self, adds=False)
 
     def without_layer(self, index: int) -> "Actions | None":
         """Return the situation after a layer is removed from the model."""
@@ -143,7 +135,7 @@ class Actions(Situation):
             for action in self.actions
             if action.layer != index or not action.freezes
         )
-        return Actions(actions) if actions else None
+        return replace(self, actions=actions) if actions else None
 
     def at(self, case: TrainingCase, step: int) -> TrainingCase:
         """Return the case as the actions up to a step leave its model and its optimizer."""
@@ -186,11 +178,15 @@ class Actions(Situation):
         asks for an evaluation.
         """
         actions: tuple[BetweenSteps, ...] = ()
+        adds = False
         if draft.wanted["between_steps"]:
             # Add a layer to freeze or unfreeze: it is not tied, and other layers are trained. With
             # a bias, several parameters change at once.
             draft.add_layers(draft.square(frozen=draft.coin(), bias=draft.coin()))
             actions = _drawn(draft, draft.wanted["between_steps"])
+            lasts = all(action.kind not in _RENEWING for action in actions)
+            unfreezes = any(action.kind == "unfreeze" for action in actions)
+            adds = draft.coin() and draft.offer.has("unfreeze_in_group") and unfreezes and lasts
             if any(action.clears for action in actions):
                 draft.clear_gradients()
         if draft.wanted["written"] and draft.offer.has("buffers_written"):
@@ -201,7 +197,7 @@ class Actions(Situation):
             if offered and draft.one_in(4):
                 actions = (BetweenSteps(draft.choice(offered), draft.any_step()),)
         if actions:
-            draft.add(cls(actions))
+            draft.add(cls(actions, adds=adds))
         if any(action.kind == "copy" for action in actions):
             draft.outside = 0  # A process group cannot be copied.
 
@@ -279,16 +275,20 @@ def _capability(kind: BetweenStepsKind, conditions: list[str], after: str) -> Ca
     )
 
 
+def _adds(case: TrainingCase) -> bool:
+    """Return whether the optimizer gets layers only when the program unfreezes them."""
+    found = case.get(Actions)
+    return found is not None and found.adds
+
+
 def _added() -> Capability:
     """Return the capability to get a layer's parameters when the program unfreezes the layer."""
     layers = (*FOUR[:2], Layer("linear", 4, frozen=True), Layer("linear", 4))
-    action = BetweenSteps("unfreeze", 1, 2, adds=True)
-    probe = replace(GENTLE, model=Model(4, layers), steps=3, situations=(Actions((action,)),))
+    unfreezing = Actions((BetweenSteps("unfreeze", 1, 2),), adds=True)
+    probe = replace(GENTLE, model=Model(4, layers), steps=3, situations=(unfreezing,))
     return Capability(
-        lambda case: any(action.adds for action in case.between_steps),
-        lambda case: case.with_situation(
-            Actions(tuple(replace(action, adds=False) for action in case.between_steps))
-        ),
+        _adds,
+        lambda case: case.with_situation(Actions(case.between_steps)),
         probe,
         after="unfreeze",
         words="a group of parameters that the optimizer gets when their layer is unfrozen",
@@ -317,8 +317,7 @@ def _saves_less_state(case: TrainingCase) -> bool:
     saved = max(
         (action.step for action in case.between_steps if action.kind == "reload"), default=0
     )
-    stateful = case.optimizer.kind != "sgd" or case.optimizer.momentum > 0
-    return stateful and any(
+    return case.optimizer.stateful and any(
         unused.rank is None and unused.layer < last and (unused.step or 0) < saved
         for unused in case.unused
         if unused.micro_step is None
@@ -335,8 +334,11 @@ _NEW_OPTIONS = ("learning rate", "decay")
 
 def _without(case: TrainingCase, *kinds: str) -> TrainingCase:
     """Return the case without actions of some kinds."""
-    actions = tuple(action for action in case.between_steps if action.kind not in kinds)
-    return case.with_situation(Actions(actions)) if actions else case.without(Actions)
+    found = case.get(Actions) or Actions(())
+    actions = tuple(action for action in found.actions if action.kind not in kinds)
+    if not actions:
+        return case.without(Actions)
+    return case.with_situation(replace(found, actions=actions))
 
 
 def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
@@ -383,23 +385,6 @@ def _first_step(kind: BetweenStepsKind) -> int:
     return int(kind not in EVALUATIONS)
 
 
-def _adding(
-    actions: tuple[BetweenSteps, ...], layers: tuple[Layer, ...]
-) -> tuple[BetweenSteps, ...]:
-    """Return actions of which those add a group that unfreeze a layer for the first time."""
-    changed: set[int] = set()
-    adding = []
-    for action in actions:
-        adds = (
-            action.kind == "unfreeze"
-            and layers[action.layer].frozen
-            and action.layer not in changed
-        )
-        changed |= {action.layer} if action.freezes else set()
-        adding.append(replace(action, adds=adds))
-    return tuple(adding)
-
-
 def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
     """Draw actions, and give the case enough steps that a step follows each action."""
     st, layers = draft.st, draft.model.layers
@@ -430,7 +415,4 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
         # Save what the other actions have changed.
         actions.append(BetweenSteps("reload", draft.steps - 1))
-    lasts = all(action.kind not in _RENEWING for action in actions)
-    if "unfreeze" in kinds and draft.coin() and lasts and draft.offer.has("unfreeze_in_group"):
-        return _adding(tuple(actions), layers)
     return tuple(actions)

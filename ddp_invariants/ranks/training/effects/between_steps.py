@@ -16,6 +16,7 @@ from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.later_group import LaterGroup
 from ddp_invariants.ranks.training.trained import Trained
+from ddp_invariants.situations import between_steps
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
@@ -29,13 +30,14 @@ class Actions(Effect):
     """The program's actions between two steps, in the order of the case."""
 
     def begin(self, stepper: "Stepper") -> None:
-        """Make the optimizer without the layers that the program adds when it unfreezes them.
+        """Make the optimizer without frozen layers, if the program adds them when it unfreezes them.
 
         Raises:
             NotImplementedError: The optimizer takes no group, or ranks share the parameters.
         """
         self.later: LaterGroup | None = None
-        if any(action.adds for action in self.case.between_steps):
+        found = self.case.get(between_steps.Actions)
+        if found is not None and found.adds:
             if self.setup.declared.zero == SHARDED:
                 raise NotImplementedError("ranks share the parameters")
             self.later = LaterGroup(
@@ -48,7 +50,7 @@ class Actions(Effect):
             if action.step == stepper.position.step:
                 stepper.position.phase = f"{action.kind} before it"
                 _ACTIONS[action.kind](stepper, action, indices)
-                if action.adds and self.later is not None:
+                if action.kind == "unfreeze" and self.later is not None:
                     self.later.add(
                         self.case.at(action.step), lambda parameter: parameter.requires_grad
                     )
