@@ -363,6 +363,7 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
         world_sizes=ANY_WORLD,
         every_kind=True,
         between_steps=("freeze", "unfreeze"),
+        evaluated=True,
         cleared_by_module=2,
     ),
     excluded=(lacks("supports no frozen parameters", "frozen"),),

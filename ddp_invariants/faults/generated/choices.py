@@ -285,7 +285,10 @@ SAMPLER_TRIGGERS = {
     "no power of two": Trigger("where W is no power of two"),
     "second epoch": Trigger("from epoch 1 on"),
     "third epoch": Trigger("in epoch 3"),
-    "later iteration": Trigger("in every iteration but the first"),
+    "later iteration": Trigger(
+        "in every iteration but the first",
+        causes=("an epoch's order depends on the epochs before it",),
+    ),
     "same epoch": Trigger("where an epoch is iterated again"),
     "large seed": Trigger("from seed 100 on"),
     "shuffled": Trigger("where indices are shuffled"),
