@@ -219,6 +219,7 @@ def all_entries() -> tuple[CatalogueEntry, ...]:
     # Composed implementations, in a folder of their own, have no records.
     paths = (path for path in _modules(_FOLDER) if path.parent == _FOLDER)
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    classes = _classes(trees.values())
     entries: list[CatalogueEntry] = []
     for path, tree in trees.items():
         records: list[tuple[Definition, Record]] = []
@@ -227,7 +228,7 @@ def all_entries() -> tuple[CatalogueEntry, ...]:
                 records.append((node, strictly(ast.get_docstring(node) or "")))
             except CatalogueError as error:
                 raise CatalogueError(f"{path.name}:{node.name}: {error}") from error
-        entries += _entries(path.stem, tree, records, _classes(trees.values()))
+        entries += _entries(path.stem, tree, records, classes)
     return (*entries, *SHIPPED)
 
 
