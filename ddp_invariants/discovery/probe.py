@@ -204,6 +204,10 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
         )
 
 
+_NEEDED = ("buffers", "unused", "unfreeze")
+"""Capabilities that the cases of others need, too."""
+
+
 class _Probes:
     """Small cases run one by one on the implementation under test, until several have hung.
 
@@ -268,8 +272,8 @@ class _Probes:
                 probed.append(Probed(name, Standing.UNKNOWN, declared=excused))
             else:
                 probed.append(self._probe(name, declared=excused))
-            # Report a failure of buffers, or of unused parameters, only once.
-            if name in ("buffers", "unused") and probed[-1].standing is not Standing.RIGHT:
+            # Report a failure of what others need only once.
+            if name in _NEEDED and probed[-1].standing is not Standing.RIGHT:
                 if probed[-1].standing is not Standing.ABSENT:
                     self.failed[name] = probed[-1].standing.value
                 self.scope = replace(self.scope, without=self.scope.without | {name})
