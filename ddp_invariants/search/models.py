@@ -153,6 +153,19 @@ def models(
     return model
 
 
+def lowered(model: Model, dtype: Dtype) -> Model:
+    """Return a model whose layers of float32 are of low precision, where their kinds may be."""
+    return replace(
+        model,
+        layers=tuple(
+            replace(layer, dtype=dtype)
+            if layer.of_kind.low and layer.dtype == "float32" and not layer.sparse
+            else layer
+            for layer in model.layers
+        ),
+    )
+
+
 def _with_buffers(draw: st.DrawFn, block: str, width: int, dtype: Dtype) -> list[Layer]:
     """Draw layers with buffers, after a block: a single buffer, or buffers of several dtypes."""
     if draw(_ONE_IN_FOUR):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ddp_invariants.cases.case import Init, ShardCase, TrainingCase, Values
-from ddp_invariants.cases.dtypes import DTYPES
+from ddp_invariants.cases.dtypes import DTYPES, LOW_PRECISION
 from ddp_invariants.cases.formats import ITEM_SIZE
 from ddp_invariants.cases.layers import Model
 from ddp_invariants.cases.program import (
@@ -28,7 +28,7 @@ from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.lasting import LONG, lasting
 from ddp_invariants.search.models import OPTIONS as OF_MODELS
-from ddp_invariants.search.models import models
+from ddp_invariants.search.models import lowered, models
 from ddp_invariants.search.scale import scaled
 from ddp_invariants.situations import OPTIONS as OF_SITUATIONS
 from ddp_invariants.situations import SITUATIONS
@@ -218,6 +218,10 @@ def training_cases(
     draft.outside = min(draft.choice(_OUTSIDE), max(scope.max_world_size - draft.world_size, 0))
     draft.data = _drawn_data(draft)
     draft.model = draw(models(real=draft.real, **of_models))
+    low = [dtype for dtype in LOW_PRECISION if scope.has(dtype)]
+    if scope.declared.main and low and draft.coin():
+        # Otherwise an optimizer that updates copies would seldom have a copy.
+        draft.model = lowered(draft.model, draft.choice(low))
     _draw_situations(draft, "branches", "layers")
     draft.zero_grad = draft.choice(draft.clearings)
     _draw_situations(draft, "program")

@@ -262,10 +262,10 @@ def _last_layers(draft: Draft) -> tuple[Layer, ...]:
 
 
 def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
-    """Draw layers that whole steps pass by, in one of four patterns."""
+    """Draw layers that whole steps pass by, in one of five patterns."""
     widths = draft.model.widths()
     square = [index for index in passable(draft.model) if index]
-    pattern = draft.choice((*("any",) * 4, "together", "lone", "first", "first"))
+    pattern = draft.choice((*("any",) * 4, "together", "lone", "first", "first", "switched"))
     first = draft.model.layers[0]
     tied = any(layer.tied == 0 for layer in draft.model.layers)
     if pattern == "together":
@@ -281,7 +281,17 @@ def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
         layers = (Layer("linear", widths[1], dtype=first.dtype), *draft.model.layers[1:])
         draft.model = replace(draft.model, inputs=widths[1], layers=layers)
         return (Unused(0, None if draft.coin() else draft.any_rank(), draft.any_step()),)
+    if pattern == "switched":
+        return _switched(draft, square[0])
     return _any_layers(draft, square)
+
+
+def _switched(draft: Draft, layer: int) -> tuple[Unused, ...]:
+    """Draw the step at which the use of a layer begins, or ends; an implementation may get used to it."""
+    draft.steps = max(2, draft.steps, draft.choice((0, 5)))
+    step, rank = 1 + draft.small() % (draft.steps - 1), draft.choice((None, draft.any_rank()))
+    steps = range(step) if draft.coin() else range(step, draft.steps)
+    return tuple(Unused(layer, rank, each) for each in steps)
 
 
 def _any_layers(draft: Draft, square: list[int]) -> tuple[Unused, ...]:
