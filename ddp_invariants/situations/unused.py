@@ -277,8 +277,11 @@ def _in_whole_steps(draft: Draft) -> tuple[Unused, ...]:
         others = [rank for rank in range(draft.world_size) if rank != user]
         return tuple(Unused(square[0], rank, step) for rank in others)
     if pattern == "first" and first.kind == "linear" and not tied:
-        # The last layer, which is square, is still trained.
-        layers = (Layer("linear", widths[1], dtype=first.dtype), *draft.model.layers[1:])
+        # The last layer, which is square, is still trained. A rank that passes the first one by may
+        # meet the model's dtypes in another order.
+        own = LOW_PRECISION if first.dtype == "float32" else ()
+        dtype = draft.choice((first.dtype, first.dtype, *own))
+        layers = (Layer("linear", widths[1], dtype=dtype), *draft.model.layers[1:])
         draft.model = replace(draft.model, inputs=widths[1], layers=layers)
         return (Unused(0, None if draft.coin() else draft.any_rank(), draft.any_step()),)
     if pattern == "switched":
