@@ -49,13 +49,17 @@ class Owned(Optimizer):
         with torch.enable_grad():
             loss = closure() if closure is not None else None
         assert self._inner is not None
-        for group, mine in zip(self.param_groups, self._inner.param_groups, strict=False):
-            mine.update({name: value for name, value in group.items() if name != "params"})
+        self._hand_options_on(self._inner)
         self._inner.step()
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._hand_out(parameter)
         return loss
+
+    def _hand_options_on(self, inner: Optimizer) -> None:
+        # A group without a counterpart is one of `DividesOnce`.
+        for group, mine in zip(self.param_groups, inner.param_groups, strict=False):
+            mine.update({name: value for name, value in group.items() if name != "params"})
 
     def _hand_out(self, parameter: Tensor) -> None:
         # A parameter without an owner is one of `DividesOnce`.
@@ -102,17 +106,11 @@ class NewGroupsKeepTheirRate(Owned):
         super().__init__(*args, **options)
         self._first = len(self.param_groups)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        assert self._inner is not None
-        added = self.param_groups[self._first :]
-        rates = [group["lr"] for group in added]
-        for group, inner in zip(added, self._inner.param_groups[self._first :], strict=True):
-            group["lr"] = inner["lr"]
-        loss = super().step(closure)
-        for group, rate in zip(added, rates, strict=True):
-            group["lr"] = rate
-        return loss
+    def _hand_options_on(self, inner: Optimizer) -> None:
+        kept = [mine["lr"] for mine in inner.param_groups[self._first :]]
+        super()._hand_options_on(inner)
+        for mine, rate in zip(inner.param_groups[self._first :], kept, strict=True):
+            mine["lr"] = rate
 
 
 class StartsAnewWithAGroup(Owned):
@@ -133,22 +131,24 @@ class StartsAnewWithAGroup(Owned):
 
 
 class LooksAtTheFirstGroup(Owned):
-    """New options of the groups are handed on only when those of the first group have changed (no
+    """New options of the groups are handed on only when the first group has another learning rate (no
     public incident found).
 
     PARAM-3: the learning rate of the first step.
     """
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        assert self._inner is not None
-        rates = [group["lr"] for group in self.param_groups]
-        inner = [group["lr"] for group in self._inner.param_groups]
-        if rates[0] != inner[0]:
-            return super().step(closure)
-        for group, old in zip(self.param_groups, inner, strict=True):
-            group["lr"] = old
-        loss = super().step(closure)
-        for group, rate in zip(self.param_groups, rates, strict=True):
-            group["lr"] = rate
-        return loss
+    def _hand_options_on(self, inner: Optimizer) -> None:
+        if self.param_groups[0]["lr"] != inner.param_groups[0]["lr"]:
+            super()._hand_options_on(inner)
+
+
+class HandsOnRatesAlone(Owned):
+    """The optimizer hands on new learning rates, and no other options that the program changes (no
+    public incident found).
+
+    LIVE-5: that of the first step.
+    """
+
+    def _hand_options_on(self, inner: Optimizer) -> None:
+        for group, mine in zip(self.param_groups, inner.param_groups, strict=True):
+            mine["lr"] = group["lr"]

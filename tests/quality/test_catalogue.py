@@ -270,7 +270,7 @@ def test_a_fault_is_not_sought_where_its_right_base_is_wrong(
     assert (detection.is_caught, detection.cases) == (False, 30)
     assert (baseless_detection.is_caught, baseless_detection.cases) == (True, 20)
     first, second, baseless = sought
-    assert first - baseless == {"assign", "unfreeze", "unfreeze_in_group"}
+    assert first - baseless == {"assign", "unfreeze"}
     assert second - first == {"clipping"}
 
 

@@ -345,17 +345,29 @@ def _of_settings(
                 ],
             ).updated,
         )
-    if plan.weight_decay:
+    first = past.plans_T[0]
+    for name in ("weight_decay", "momentum"):
+        old, new = getattr(first, name), getattr(plan, name)
+        if old != new:
+            words = name.replace("_", " ")
+            yield (
+                Cause(
+                    f"old {words}",
+                    f"it was updated with {words} {old:g}, that of the first step, not with {new:g}",
+                ),
+                replace(past, plans_T=planned(**{name: old})).updated,
+            )
+    if plan.weight_decay and first.weight_decay != 2 * plan.weight_decay:
         yield (
             Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
             replace(past, plans_T=planned(weight_decay=2 * plan.weight_decay)).updated,
         )
+    if plan.weight_decay:
         yield (
             Cause("weight decay lost", f"weight decay {plan.weight_decay} was not applied"),
             replace(past, plans_T=planned(weight_decay=0.0)).updated,
         )
-    if plan.lr != past.plans_T[0].lr:
-        first = past.plans_T[0]
+    if plan.lr != first.lr:
         yield (
             Cause(
                 "old learning rate",
