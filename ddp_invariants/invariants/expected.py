@@ -80,6 +80,7 @@ class ExpectedValues:
         self.recorded, self.case, self.declared = recorded, recorded.case, recorded.declared
         self._means: dict[int, Ball] = {}
         self._truths: list[Truth] = []
+        self._copies: Ball | None = None
 
     def local(self, step: int) -> LocalGradients:
         """Return the sum of the twins' gradients over a step's micro-steps.
@@ -373,17 +374,29 @@ class ExpectedValues:
         if not self.declared.main:
             return self._stepped(step, start, gradient, form, left_out_P, entries)
         # The ranks hold the rounded main copy. The main copy itself lies within one rounding of the
-        # held values, before the step and after it.
+        # held values, before the step and after it, and where the steps before have left it.
         main = ROUNDOFF[self.declared.main]
         lower_P = form.roundoff > main
-        held_P = np.where(lower_P, form.roundoff, 0.0)
-        start = Ball(start_P, held_P * np.abs(start_P), np.where(lower_P, 0.0, start.quantum))
+        rounding_P = np.where(lower_P, balls.rounding(start_P, form), 0.0)
+        start = Ball(start_P, rounding_P, np.where(lower_P, 0.0, start.quantum))
+        if step == 0 and self.case.saved_by is None:
+            start = replace(start, radius=np.zeros_like(start_P))
+        elif self._copies is not None and not self._makes_copies(step):
+            start = balls.both(start, self._copies)
         copied = replace(form, roundoff=np.minimum(form.roundoff, main))
         updated = self._stepped(step, start, gradient, copied, left_out_P, entries)
+        self._copies = updated
         return Ball(
             updated.centre,
-            updated.radius + held_P * updated.most,
+            updated.radius + np.where(lower_P, balls.rounding(updated.most, form), 0.0),
             np.where(lower_P, 0.0, updated.quantum),
+        )
+
+    def _makes_copies(self, step: int) -> bool:
+        """Return whether an optimizer may make its copies anew before a step, of rounded parameters."""
+        return any(
+            action.step == step and action.kind in ("assign", "cast")
+            for action in self.case.between_steps
         )
 
     def _stepped(

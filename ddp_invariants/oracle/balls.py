@@ -87,6 +87,34 @@ def exactly(values: FloatArray) -> Ball:
     return Ball(values, np.zeros_like(values), _shared_quantum(values))
 
 
+def rounding(values: FloatArray, form: "Format") -> FloatArray:
+    """Return how far numbers of these magnitudes, or smaller ones, move when they are rounded once.
+
+    That is half of the distance between neighbours: the unit roundoff times the power of two below.
+    """
+    _, exponents = np.frexp(np.maximum(np.abs(values), form.smallest))
+    below: FloatArray = np.ldexp(form.roundoff, exponents - 1)
+    return np.where(np.isfinite(values), below, np.inf)
+
+
+def both(first: Ball, second: Ball) -> Ball:
+    """Return numbers of which two statements are true; the first one's, where they have nothing in common.
+
+    The result has the quantum of the first.
+    """
+    low = np.maximum(first.centre - first.radius, second.centre - second.radius)
+    high = np.minimum(first.centre + first.radius, second.centre + second.radius)
+    centre = (low + high) / 2
+    # The ends are rounded to float64, as is the centre.
+    radius = (high - low) / 2 + 2.0**-50 * np.maximum(np.abs(low), np.abs(high))
+    better = (high >= low) & (radius < first.radius)
+    return Ball(
+        np.where(better, centre, first.centre),
+        np.where(better, radius, first.radius),
+        first.quantum,
+    )
+
+
 @dataclass(frozen=True)
 class Format:
     """A floating-point format, as the bounds need it.
