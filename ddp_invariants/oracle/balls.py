@@ -91,10 +91,11 @@ def rounding(values: FloatArray, form: "Format") -> FloatArray:
     """Return how far numbers of these magnitudes, or smaller ones, move when they are rounded once.
 
     That is half of the distance between neighbours: the unit roundoff times the power of two below.
+    Numbers near zero may move by the smallest number that is kept.
     """
-    _, exponents = np.frexp(np.maximum(np.abs(values), form.smallest))
-    below: FloatArray = np.ldexp(form.roundoff, exponents - 1)
-    return np.where(np.isfinite(values), below, np.inf)
+    _, exponents = np.frexp(values)
+    half = np.maximum(np.ldexp(form.roundoff, exponents - 1), form.smallest)
+    return np.where(np.isfinite(values), half, np.inf)
 
 
 def both(first: Ball, second: Ball) -> Ball:

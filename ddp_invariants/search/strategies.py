@@ -128,6 +128,8 @@ _STATEFUL = st.sampled_from(
     (
         *(each for each in _OPTIMIZERS if each.stateful),
         Optimizer("adamw", weight_decay=0.25, beta_2=0.5, amsgrad=True),
+        # Copies of higher precision keep updates that a format of low precision loses.
+        Optimizer(log2_lr=-9, momentum=0.5),
     )
 )
 """The optimizers with a state of their own."""

@@ -49,10 +49,16 @@ CASE = PLAIN.with_situation(Actions((UNFREEZE,), adds=True))
 def test_a_right_optimizer_trains_a_layer_that_it_gets_later(
     make_trial: TrialMaker, ddp: Ddp, optimizer: Optimizer
 ) -> None:
-    """All steps are judged, also those after the learning rate was lowered."""
+    """All steps are judged, also where other options change before it gets the layer, or after."""
     trial = make_trial(ddp=ddp, scope=Scope())
     lowered = Actions((BetweenSteps("learning rate", 1), UNFREEZE), adds=True)
-    for case in (CASE, replace(CASE, world_size=3), PLAIN.with_situation(lowered)):
+    decayed = Actions((UNFREEZE, BetweenSteps("decay", 2)), adds=True)
+    for case in (
+        CASE,
+        replace(CASE, world_size=3),
+        PLAIN.with_situation(lowered),
+        PLAIN.with_situation(decayed),
+    ):
         findings = trial.really(replace(case, optimizer=optimizer))
         assert {name: each.failure for name, each in findings.items() if each.failure} == {}
         # All 24 elements after each of four steps, and before each step but the first.

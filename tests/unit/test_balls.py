@@ -42,6 +42,36 @@ def test_any_order_of_a_float32_product_lies_inside(a: np.ndarray, data: st.Data
     assert inside(total, ball)
 
 
+@given(npst.arrays(np.float64, 6, elements=st.floats(-60000, 60000)))
+def test_a_number_moves_by_no_more_than_half_a_distance_when_it_is_rounded(
+    values: np.ndarray,
+) -> None:
+    """In float16, also below its smallest normal number."""
+    moved = np.abs(values.astype(np.float16).astype(np.float64) - values)
+    assert (moved <= balls.rounding(values, FORMATS["float16"])).all()
+    assert (balls.rounding(np.array([1.0, 1.9, 2.0]), FORMATS["float16"]) == 2.0**-11).tolist() == [
+        True,
+        True,
+        False,
+    ]
+
+
+@given(REALS, REALS, st.floats(0, 10))
+def test_numbers_that_two_balls_hold_lie_in_both(
+    values: np.ndarray, shifts: np.ndarray, radius: float
+) -> None:
+    """A ball is never wider than the first one, and is the first one if both have nothing in common."""
+    truth = values.astype(float)
+    away = np.resize(shifts, truth.shape).astype(float) % 1 * radius
+    first = Ball(truth + away, np.full_like(truth, radius), 0.0)
+    second = Ball(truth - away / 2, np.full_like(truth, radius / 2), 0.0)
+    common = balls.both(first, second)
+    assert inside(truth, Ball(common.centre, common.radius + 2.0**-40 * (1 + common.most), 0.0))
+    assert (common.radius <= first.radius).all()
+    apart = balls.both(first, Ball(truth + 1000, np.zeros_like(truth), 0.0))
+    assert (apart.centre == first.centre).all()
+
+
 @given(INTEGERS, INTEGERS)
 def test_products_of_small_integers_have_radius_zero(a: np.ndarray, b: np.ndarray) -> None:
     """Integer arithmetic below 2**24 is exact in float32, and the ball's radius is 0."""

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.ranks.training.warm_up import optimizer_plan
-
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
@@ -52,22 +49,21 @@ class LaterGroup:
                 )
             trained.optimizer = optimizer
         self._trained, self._left = trained, chosen.left or []
+        self._options = setup.context.optimizer_arguments
 
-    def add(self, case: TrainingCase, chosen: Callable[[Tensor], bool]) -> None:
-        """Add some of the parameters as a group.
+    def add(self, chosen: Callable[[Tensor], bool]) -> None:
+        """Add some of the parameters as a group, with the options that the first group has now.
 
         Args:
-            case: The case with its optimizer as it is now.
             chosen: Whether to add a parameter.
-
-        Raises:
-            NotImplementedError: The optimizer never had them, and updates others in their place.
         """
         added = [parameter for parameter in self._left if chosen(parameter)]
         self._left = [parameter for parameter in self._left if not chosen(parameter)]
         if added:
-            _, options = optimizer_plan(case)
-            self._trained.optimizer.add_param_group({"params": added, **options})
+            optimizer = self._trained.optimizer
+            first: dict[str, Any] = next(iter(getattr(optimizer, "param_groups", ())), {})
+            options = {name: first.get(name, value) for name, value in self._options.items()}
+            optimizer.add_param_group({"params": added, **options})
 
 
 class _Chosen:

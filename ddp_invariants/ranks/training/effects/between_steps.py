@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,9 +41,8 @@ class Actions(Effect):
         if found is not None and found.adds:
             if self.setup.declared.zero == SHARDED:
                 raise NotImplementedError("ranks share the parameters")
-            self.later = LaterGroup(
-                stepper, lambda every: [parameter for parameter in every if parameter.requires_grad]
-            )
+            own = {id(parameter) for parameter in stepper.trained.replica.parameters()}
+            self.later = LaterGroup(stepper, partial(_not_frozen, own))
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Do the actions before this step."""
@@ -51,15 +51,24 @@ class Actions(Effect):
                 stepper.position.phase = f"{action.kind} before it"
                 _ACTIONS[action.kind](stepper, action, indices)
                 if action.kind == "unfreeze" and self.later is not None:
-                    self.later.add(
-                        self.case.at(action.step), lambda parameter: parameter.requires_grad
-                    )
+                    self.later.add(lambda parameter: parameter.requires_grad)
 
     def before_plain_step(self, step: int, plain: Trained) -> None:
         """Do the actions that change training without a wrapper."""
         for action in self.case.between_steps:
             if action.step == step and action.kind in _PLAIN:
                 _PLAIN[action.kind](plain, action)
+
+
+def _not_frozen(own: set[int], every: list[Tensor]) -> list[Tensor]:
+    """Return the parameters that are trained, of those that an optimizer would get.
+
+    Raises:
+        NotImplementedError: A tensor is no parameter of the module, as a copy of one.
+    """
+    if any(id(parameter) not in own for parameter in every):
+        raise NotImplementedError("the optimizer gets other tensors than the module's parameters")
+    return [parameter for parameter in every if parameter.requires_grad]
 
 
 def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:

@@ -61,7 +61,7 @@ class ModuleUse(Effect):
             stepper.in_training_again()
         if "groups" in self.uses:
             later = LaterGroup(stepper, lambda every: every[: (len(every) + 1) // 2])
-            later.add(self.case, lambda _: True)
+            later.add(lambda _: True)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Exchange the state, and train copies of the module and its twin, before the second step."""
