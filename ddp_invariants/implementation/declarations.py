@@ -85,8 +85,8 @@ class Declarations:
             divide the world size, there is one copy.
         optimizer: `replicated` if every rank keeps the whole optimizer state, `own` if the
             implementation manages it, as with `--opt`.
-        main: Dtype of the copy that an optimizer updates if parameters have a lower one. Empty: it
-            updates the parameters themselves.
+        main: Dtype of the copy that an optimizer updates if parameters have a lower one. The copy
+            lasts from step to step, and is saved. Empty: it updates the parameters themselves.
         buckets: How buckets are filled: closed before they would exceed their capacity (`within`),
             or once they have reached it (`reach`). Empty: discovered.
         divisor: The divisor of a sum over the ranks after some have run out of batches. `initial`:

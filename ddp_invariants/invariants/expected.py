@@ -385,7 +385,9 @@ class ExpectedValues:
             start = balls.both(start, self._copies)
         copied = replace(form, roundoff=np.minimum(form.roundoff, main))
         updated = self._stepped(step, start, gradient, copied, left_out_P, entries)
-        self._copies = updated
+        # After a step that failed the copies may be those from before it.
+        made = self.recorded.noted("updated", step) is not None and not self.case.injected_failure
+        self._copies = updated if made else None
         return Ball(
             updated.centre,
             updated.radius + np.where(lower_P, balls.rounding(updated.most, form), 0.0),
