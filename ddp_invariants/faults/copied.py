@@ -78,7 +78,7 @@ class UpdatesCopies(Optimizer):
 class SavesRoundedCopies(UpdatesCopies):
     """A saved state holds the rounded parameters in place of their copies (no public incident found).
 
-    STATE-1; or PARAM-3.
+    PARAM-3.
     """
 
     def state_dict(self) -> dict[str, Any]:

@@ -381,7 +381,7 @@ class ExpectedValues:
         start = Ball(start_P, rounding_P, np.where(lower_P, 0.0, start.quantum))
         if step == 0 and self.case.saved_by is None:
             start = replace(start, radius=np.zeros_like(start_P))
-        elif self._copies is not None and not self._makes_copies(step):
+        elif self._copies is not None and not self._may_copy_anew(step):
             start = balls.both(start, self._copies)
         copied = replace(form, roundoff=np.minimum(form.roundoff, main))
         updated = self._stepped(step, start, gradient, copied, left_out_P, entries)
@@ -394,8 +394,8 @@ class ExpectedValues:
             np.where(lower_P, 0.0, updated.quantum),
         )
 
-    def _makes_copies(self, step: int) -> bool:
-        """Return whether an optimizer may make its copies anew before a step, of rounded parameters."""
+    def _may_copy_anew(self, step: int) -> bool:
+        """Return whether an optimizer may make its copies anew of the rounded parameters before a step."""
         return any(
             action.step == step and action.kind in ("assign", "cast")
             for action in self.case.between_steps

@@ -95,7 +95,7 @@ def rounding(values: FloatArray, form: "Format") -> FloatArray:
     """
     _, exponents = np.frexp(values)
     half = np.maximum(np.ldexp(form.roundoff, exponents - 1), form.smallest)
-    return np.where(np.isfinite(values), half, np.inf)
+    return np.where(np.isfinite(values), np.where(values == 0, form.smallest, half), np.inf)
 
 
 def both(first: Ball, second: Ball) -> Ball:

@@ -132,7 +132,7 @@ _STATEFUL = st.sampled_from(
         Optimizer(log2_lr=-9, momentum=0.5),
     )
 )
-"""The optimizers with a state of their own."""
+"""The optimizers with a state of their own, one of them with a small learning rate."""
 _VALUES: tuple[Values, ...] = ("integer",) * 12 + ("real",) * 10 + ("faint", "scarce", "scarce")
 _STARTS: SearchStrategy[Init] = st.sampled_from(("distinct",) * 14 + ("rearranged", "unset"))
 _WITH_FAINT = frozenset({"linear", "scale", "convolution", "mixed", "empty"})

@@ -185,7 +185,10 @@ class Actions(Situation):
             draft.add_layers(draft.square(frozen=draft.coin(), bias=draft.coin()))
             actions = _drawn(draft, draft.wanted["between_steps"])
             lasts = all(action.kind not in _RENEWING for action in actions)
-            unfreezes = any(action.kind == "unfreeze" for action in actions)
+            unfreezes = any(
+                action.kind == "unfreeze" and draft.model.layers[action.layer].frozen
+                for action in actions
+            )
             adds = draft.coin() and draft.offer.has("unfreeze_in_group") and unfreezes and lasts
             if any(action.clears for action in actions):
                 draft.clear_gradients()

@@ -165,3 +165,16 @@ class Owned:
         optimizer.step()
         for owner, parameter in self._owned():
             dist.broadcast(parameter.detach(), owner)
+
+
+class Contiguous(Owned):
+    """Neighbouring parameters have one owner; a rank without any has a zero in their place."""
+
+    def _owned(self) -> list[tuple[int, nn.Parameter]]:
+        share = -(-len(self.parameters) // dist.get_world_size())
+        return [(number // share, each) for number, each in enumerate(self.parameters)]
+
+    def make_optimizer(self, _wrapped: nn.Module, context: Context) -> Any:
+        """Return the optimizer of this rank's parameters."""
+        own = [each for rank, each in self._owned() if rank == dist.get_rank()]
+        return context.optimizer(own or [nn.Parameter(torch.zeros(1))])

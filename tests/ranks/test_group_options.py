@@ -1,13 +1,16 @@
 """Groups of parameters keep their own options of the optimizer."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from conftest import TrialMaker
-from ddp_invariants.cases.program import BetweenSteps, Optimizer
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
 from ddp_invariants.implementation.spec import Ddp
@@ -15,6 +18,7 @@ from ddp_invariants.ranks.training.groups import ParameterGroups
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.schedule import RateSchedule
 
 FAULTS = "ddp_invariants.faults.modules:"
@@ -79,6 +83,45 @@ def test_groups_are_refused_where_something_else_changes_them() -> None:
         replace(GROUPS, optimizer=Optimizer(log2_lr=-28)).with_situation(
             GroupOptions(-2, log2_later=-1)
         )
+
+
+TRAINED_ONLY = """
+from torch.nn.parallel import DistributedDataParallel
+
+class TrainedOnly:
+    def wrap(self, module, context):
+        return DistributedDataParallel(module)
+
+    def make_optimizer(self, wrapped, context):
+        return context.optimizer([p for p in wrapped.parameters() if p.requires_grad])
+"""
+"""An adapter whose optimizer gets no frozen parameter."""
+LATER = GroupOptions(log2_later=-2)
+
+
+@pytest.mark.parametrize(
+    ("ddp", "case"),
+    [
+        (
+            "trained_only.py:TrainedOnly",
+            replace(CASE, model=Model(2, (Layer("linear"), Layer("linear", frozen=True)))),
+        ),
+        ("reference", replace(CASE, data=Data(samples=8, batch_size=2)).with_situation(Resized(1))),
+    ],
+    ids=["no second group", "loaded"],
+)
+def test_a_rate_changes_where_its_group_is_and_when_it_should(
+    make_trial: TrialMaker, tmp_path: Path, ddp: str, case: TrainingCase
+) -> None:
+    """A group may have no parameter, and a loaded optimizer has the rate of a later step."""
+    (tmp_path / "trained_only.py").write_text(TRAINED_ONLY, encoding="utf-8")
+    trial = make_trial(ddp=str(tmp_path / ddp) if ".py" in ddp else ddp)
+    for options in (GroupOptions(), LATER):
+        situated = case.with_situation(options)
+        assert trial.scope.fit(situated) == situated
+        findings = trial.really(situated)
+        assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+        assert findings["PARAM-3"].compared
 
 
 def test_a_rate_that_changes_in_the_second_group_alone_reaches_the_optimizer(

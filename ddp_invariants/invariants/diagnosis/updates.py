@@ -349,15 +349,16 @@ def _of_settings(
     for name in ("weight_decay", "momentum"):
         old, new = getattr(first, name), getattr(plan, name)
         if old != new:
-            words = name.replace("_", " ")
+            option = name.replace("_", " ")
             yield (
                 Cause(
-                    f"old {words}",
-                    f"it was updated with {words} {old:g}, that of the first step, not with {new:g}",
+                    f"old {option}",
+                    f"it was updated with {option} {old:g}, that of the first step, not with {new:g}",
                 ),
                 replace(past, plans_T=planned(**{name: old})).updated,
             )
-    if plan.weight_decay and first.weight_decay != 2 * plan.weight_decay:
+    decays = {each.weight_decay for each in past.plans_T}
+    if plan.weight_decay and 2 * plan.weight_decay not in decays:
         yield (
             Cause("weight decay twice", f"weight decay {plan.weight_decay} was applied twice"),
             replace(past, plans_T=planned(weight_decay=2 * plan.weight_decay)).updated,

@@ -6,7 +6,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,8 +40,14 @@ class Actions(Effect):
         if found is not None and found.adds:
             if self.setup.declared.zero == SHARDED:
                 raise NotImplementedError("ranks share the parameters")
-            own = {id(parameter) for parameter in stepper.trained.replica.parameters()}
-            self.later = LaterGroup(stepper, partial(_not_frozen, own))
+            frozen = {
+                id(parameter)
+                for parameter in stepper.trained.replica.parameters()
+                if not parameter.requires_grad
+            }
+            self.later = LaterGroup(
+                stepper, lambda every: [each for each in every if id(each) not in frozen]
+            )
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Do the actions before this step."""
@@ -58,17 +63,6 @@ class Actions(Effect):
         for action in self.case.between_steps:
             if action.step == step and action.kind in _PLAIN:
                 _PLAIN[action.kind](plain, action)
-
-
-def _not_frozen(own: set[int], every: list[Tensor]) -> list[Tensor]:
-    """Return the parameters that are trained, of those that an optimizer would get.
-
-    Raises:
-        NotImplementedError: A tensor is no parameter of the module, as a copy of one.
-    """
-    if any(id(parameter) not in own for parameter in every):
-        raise NotImplementedError("the optimizer gets other tensors than the module's parameters")
-    return [parameter for parameter in every if parameter.requires_grad]
 
 
 def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:

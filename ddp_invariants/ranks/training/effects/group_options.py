@@ -3,19 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.ranks.training.setup import Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.situations import group_options
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
-_GROUPS = 2
-"""The number of groups of a model of several parameters."""
-
 
 @effect(lambda case: case.get(group_options.GroupOptions) is not None)
 class GroupOptions(Effect):
     """An optimizer over two groups; `Setup.context` gives it their options."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._second: list[int] = []
+        self._second_of_plain: list[int] = []
 
     def begin(self, stepper: "Stepper") -> None:
         """Check that the optimizer was made of the groups.
@@ -32,18 +35,33 @@ class GroupOptions(Effect):
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Set the second group's learning rate of the step."""
         del indices
-        self._set_rate(stepper.trained, stepper.position.step)
+        step = stepper.position.step
+        if step == 0:
+            self._second = self._found(stepper.trained)
+        self._set_rate(stepper.trained, step, self._second)
 
     def before_plain_step(self, step: int, plain: Trained) -> None:
         """Set the rate of the step of training without a wrapper."""
-        self._set_rate(plain, step)
+        if step == 0:
+            self._second_of_plain = self._found(plain)
+        self._set_rate(plain, step, self._second_of_plain)
 
-    def _set_rate(self, trained: Trained, step: int) -> None:
+    def _found(self, trained: Trained) -> list[int]:
+        """Return the indices of the groups with the second group's rate, before a step changes it.
+
+        A rank may have no such group, and an optimizer may have divided one.
+        """
+        rates = {self._rate(step) for step in (0, 1)}
+        groups = enumerate(getattr(trained.optimizer, "param_groups", ()))
+        return [number for number, group in groups if group.get("lr") in rates]
+
+    def _rate(self, step: int) -> float:
         found = self.case.get(group_options.GroupOptions)
         assert found is not None
-        if not step or not found.log2_later or len([*trained.replica.parameters()]) == 1:
-            return
-        groups = trained.optimizer.param_groups
-        if len(groups) != _GROUPS:
-            raise NotImplementedError(f"the optimizer shows {len(groups)} groups of parameters")
-        groups[-1]["lr"] = found.of_second(self.case.at(step).optimizer, step).lr
+        return found.of_second(self.case.at(step).optimizer, step).lr
+
+    def _set_rate(self, trained: Trained, step: int, second: list[int]) -> None:
+        found = self.case.get(group_options.GroupOptions)
+        if found is not None and found.log2_later:
+            for number in second:
+                trained.optimizer.param_groups[number]["lr"] = self._rate(step)
