@@ -17,8 +17,10 @@ class GroupOptions(Effect):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._second: list[int] = []
-        self._second_of_plain: list[int] = []
+        found = self.case.get(group_options.GroupOptions)
+        assert found is not None
+        self._options = found
+        self._second: dict[type[Trained], list[int]] = {}
 
     def begin(self, stepper: "Stepper") -> None:
         """Check that the optimizer was made of the groups.
@@ -35,16 +37,19 @@ class GroupOptions(Effect):
     def before_batch(self, stepper: "Stepper", indices: Any) -> None:
         """Set the second group's learning rate of the step."""
         del indices
-        step = stepper.position.step
-        if step == 0:
-            self._second = self._found(stepper.trained)
-        self._set_rate(stepper.trained, step, self._second)
+        self._set_rate(stepper.trained, stepper.position.step)
 
     def before_plain_step(self, step: int, plain: Trained) -> None:
         """Set the rate of the step of training without a wrapper."""
+        self._set_rate(plain, step)
+
+    def _set_rate(self, trained: Trained, step: int) -> None:
+        if not self._options.log2_later:
+            return
         if step == 0:
-            self._second_of_plain = self._found(plain)
-        self._set_rate(plain, step, self._second_of_plain)
+            self._second[type(trained)] = self._found(trained)
+        for number in self._second[type(trained)]:
+            trained.optimizer.param_groups[number]["lr"] = self._rate(step)
 
     def _found(self, trained: Trained) -> list[int]:
         """Return the indices of the groups with the second group's rate, before a step changes it.
@@ -56,12 +61,4 @@ class GroupOptions(Effect):
         return [number for number, group in groups if group.get("lr") in rates]
 
     def _rate(self, step: int) -> float:
-        found = self.case.get(group_options.GroupOptions)
-        assert found is not None
-        return found.of_second(self.case.at(step).optimizer, step).lr
-
-    def _set_rate(self, trained: Trained, step: int, second: list[int]) -> None:
-        found = self.case.get(group_options.GroupOptions)
-        if found is not None and found.log2_later:
-            for number in second:
-                trained.optimizer.param_groups[number]["lr"] = self._rate(step)
+        return self._options.of_second(self.case.at(step).optimizer, step).lr
