@@ -3,7 +3,6 @@
 Source: Rajbhandari et al. 2020, arXiv:1910.02054.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +10,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ddp_invariants.faults._outer import Around
 
-class Owned(Optimizer):
+
+class Owned(Around):
     """Right: parameters go round the ranks, and each rank updates its own and broadcasts them."""
 
     def __init__(
@@ -24,42 +25,22 @@ class Owned(Optimizer):
     ) -> None:
         self._group = process_group
         self._owners: dict[int, int] = {}
-        self._inner: Optimizer | None = None
-        usual: Any = optimizer_class
-        super().__init__(params, usual([torch.zeros(1)], **options).defaults)
-        self._inner = usual([self._mine(group) for group in self.param_groups], **options)
+        super().__init__(params, optimizer_class, **options)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, and give each of its parameters an owner."""
-        super().add_param_group(param_group)
-        for parameter in self.param_groups[-1]["params"]:
+    def inside(self, group: dict[str, Any]) -> dict[str, Any]:
+        """Give each parameter of a new group an owner, and return this rank's parameters alone."""
+        for parameter in group["params"]:
             owner = len(self._owners) % dist.get_world_size(self._group)
-            self._owners[id(parameter)] = owner
-        if self._inner is not None:
-            self._inner.add_param_group(self._mine(self.param_groups[-1]))
-
-    def _mine(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return a group with this rank's parameters alone."""
+            self._owners.setdefault(id(parameter), owner)
         rank = dist.get_rank(self._group)
         return {**group, "params": [p for p in group["params"] if self._owners[id(p)] == rank]}
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update this rank's parameters with the options of the groups, and hand them out."""
-        with torch.enable_grad():
-            loss = closure() if closure is not None else None
-        assert self._inner is not None
-        self._hand_options_on(self._inner)
-        self._inner.step()
+    def step_inner(self, inner: Optimizer) -> None:
+        """Update this rank's parameters, and hand them out."""
+        inner.step()
         for group in self.param_groups:
             for parameter in group["params"]:
                 self._hand_out(parameter)
-        return loss
-
-    def _hand_options_on(self, inner: Optimizer) -> None:
-        # A group without a counterpart is one of `DividesOnce`.
-        for group, mine in zip(self.param_groups, inner.param_groups, strict=False):
-            mine.update({name: value for name, value in group.items() if name != "params"})
 
     def _hand_out(self, parameter: Tensor) -> None:
         # A parameter without an owner is one of `DividesOnce`.
@@ -71,14 +52,14 @@ class Owned(Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the state."""
-        assert self._inner is not None
-        return {"groups": super().state_dict(), "own": self._inner.state_dict()}
+        assert self.inner is not None
+        return {"groups": super().state_dict(), "own": self.inner.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from this rank's part of a state."""
-        assert self._inner is not None
+        assert self.inner is not None
         super().load_state_dict(state_dict["groups"])
-        self._inner.load_state_dict(state_dict["own"])
+        self.inner.load_state_dict(state_dict["own"])
 
 
 class DividesOnce(Owned):
@@ -89,7 +70,7 @@ class DividesOnce(Owned):
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if self._inner is None:
+        if self.inner is None:
             super().add_param_group(param_group)
         else:
             Optimizer.add_param_group(self, param_group)
@@ -106,9 +87,9 @@ class NewGroupsKeepTheirRate(Owned):
         super().__init__(*args, **options)
         self._first = len(self.param_groups)
 
-    def _hand_options_on(self, inner: Optimizer) -> None:
+    def hand_options_on(self, inner: Optimizer) -> None:
         kept = [mine["lr"] for mine in inner.param_groups[self._first :]]
-        super()._hand_options_on(inner)
+        super().hand_options_on(inner)
         for mine, rate in zip(inner.param_groups[self._first :], kept, strict=True):
             mine["lr"] = rate
 
@@ -121,13 +102,13 @@ class StartsAnewWithAGroup(Owned):
     """
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if self._inner is None:
+        if self.inner is None:
             super().add_param_group(param_group)
             return
-        usual: Any = type(self._inner)
-        self._inner = None
+        usual: Any = type(self.inner)
+        self.inner = None
         super().add_param_group(param_group)
-        self._inner = usual([self._mine(group) for group in self.param_groups])
+        self.inner = usual([self.inside(group) for group in self.param_groups])
 
 
 class LooksAtTheFirstGroup(Owned):
@@ -137,9 +118,9 @@ class LooksAtTheFirstGroup(Owned):
     PARAM-3: the learning rate of the first step.
     """
 
-    def _hand_options_on(self, inner: Optimizer) -> None:
+    def hand_options_on(self, inner: Optimizer) -> None:
         if self.param_groups[0]["lr"] != inner.param_groups[0]["lr"]:
-            super()._hand_options_on(inner)
+            super().hand_options_on(inner)
 
 
 class HandsOnRatesAlone(Owned):
@@ -149,6 +130,6 @@ class HandsOnRatesAlone(Owned):
     LIVE-5: that of the first step.
     """
 
-    def _hand_options_on(self, inner: Optimizer) -> None:
+    def hand_options_on(self, inner: Optimizer) -> None:
         for group, mine in zip(self.param_groups, inner.param_groups, strict=True):
             mine["lr"] = group["lr"]

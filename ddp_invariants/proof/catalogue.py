@@ -219,7 +219,7 @@ def all_entries() -> tuple[CatalogueEntry, ...]:
     # Composed implementations, in a folder of their own, have no records.
     paths = (path for path in _modules(_FOLDER) if path.parent == _FOLDER)
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-    classes = _classes(trees.values())
+    classes = _classes([*_private(_FOLDER), *trees.values()])
     entries: list[CatalogueEntry] = []
     for path, tree in trees.items():
         records: list[tuple[Definition, Record]] = []
