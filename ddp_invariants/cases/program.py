@@ -161,14 +161,27 @@ class Optimizer(Strict):
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of torch's optimizer besides the parameters."""
-        named: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
-        named |= {"momentum": self.momentum} if self.kind == "sgd" else {}
-        named |= {"nesterov": True} if self.nesterov else {}
-        if self.differing_constants:
-            named |= {"betas": (self.beta_1, self.beta_2), "eps": self.epsilon}
-        named |= {"amsgrad": True} if self.amsgrad else {}
-        named |= {"maximize": True} if self.maximize else {}
-        return named | ({} if self.kernels == "default" else {self.kernels: True})
+        usual = {"betas", "eps"} if not self.differing_constants else set[str]()
+        return {
+            name: value
+            for name, value in self.settings.items()
+            if name not in usual and value is not False
+        }
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The same, with every other setting that cases vary."""
+        of_kind: dict[str, Any] = (
+            {"momentum": self.momentum, "nesterov": self.nesterov}
+            if self.kind == "sgd"
+            else {
+                "betas": (self.beta_1, self.beta_2),
+                "eps": self.epsilon,
+                "amsgrad": self.amsgrad,
+            }
+        )
+        common = {"lr": self.lr, "weight_decay": self.weight_decay, "maximize": self.maximize}
+        return common | of_kind | ({} if self.kernels == "default" else {self.kernels: True})
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Scope:
             )
         if not self.has("adamw") and not self.has("adam"):
             missing.add("other constants of Adam")
-        if not self.has("adamw") and not self.has("momentum"):
+        if not any(self.has(name) for name in ("adam", "adamw", "momentum")):
             missing.add("optimizer with state")
         if self.sampler.padding == "batch":
             missing.add("a short last batch")

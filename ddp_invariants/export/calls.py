@@ -20,6 +20,7 @@ from ddp_invariants.situations.own_buffers import OwnBuffers
 
 def call_text(function: str, first: str, rows: list[list[str]], case: TrainingCase) -> str:
     """Return a call as source text, with the arguments that the case needs."""
+    settings = case.optimizer.settings
     wanted = {
         "": True,
         "cap": case.bucket_cap is not None,
@@ -29,7 +30,12 @@ def call_text(function: str, first: str, rows: list[list[str]], case: TrainingCa
     given = [
         f"**{text}" if name == "**" else f"{name}={text}"
         for name, text, when in rows
-        if wanted[when]
+        if when != "setting" and wanted[when]
+    ]
+    given += [
+        f"{name}={settings[setting]!r}"
+        for name, setting, when in rows
+        if when == "setting" and setting in settings
     ]
     return f"{function}({', '.join([first, *given])})"
 

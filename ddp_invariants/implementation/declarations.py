@@ -27,6 +27,7 @@ Accumulation = Literal["", "no_sync", "each", "none"]
 Partition = Literal["elements", "rows", "parameters", "flat"]
 OptimizerOwner = Literal["replicated", "own"]
 Main = Literal["", "float32"]
+Update = Literal["", "sgd", "adam", "adamw"]
 Buckets = Literal["", "within", "reach"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
@@ -85,6 +86,8 @@ class Declarations:
             divide the world size, there is one copy.
         optimizer: `replicated` if every rank keeps the whole optimizer state, `own` if the
             implementation manages it, as with `--opt`.
+        update: The update that an optimizer makes, as torch's SGD, Adam or AdamW; empty for that of the
+            case, which a class of torch names.
         main: Dtype of the copy that an optimizer updates if parameters have a lower one. The copy
             lasts from step to step, and is saved. Empty: it updates the parameters themselves.
         buckets: How buckets are filled: closed before they would exceed their capacity (`within`),
@@ -108,6 +111,7 @@ class Declarations:
     partition: Partition = "elements"
     replicas: int = 1
     optimizer: OptimizerOwner = "replicated"
+    update: Update = ""
     main: Main = ""
     buckets: Buckets = ""
     divisor: Divisor = "initial"
@@ -127,6 +131,7 @@ class Declarations:
                 "accumulation": Accumulation,
                 "partition": Partition,
                 "optimizer": OptimizerOwner,
+                "update": Update,
                 "main": Main,
                 "buckets": Buckets,
                 "divisor": Divisor,

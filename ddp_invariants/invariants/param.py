@@ -288,6 +288,10 @@ def _norms_by_other_forwards(case: TrainingCase) -> bool:
         Exclusion(
             "declares that the optimizer updates a copy", lambda claims: bool(claims.declared.main)
         ),
+        Exclusion(
+            "makes no updates of SGD, and those of Adam may be computed in other steps",
+            lambda claims: claims.declared.optimizer == "own" and not claims.has("sgd"),
+        ),
         lacks("does not run in a world of one rank", "one_rank"),
     ),
     after="MOD-4",

@@ -82,6 +82,8 @@ GROUPLESS = """
 import torch
 
 class Groupless:
+    declares = {"update": "sgd"}
+
     def __init__(self, params, lr=1.0, **options):
         inner = torch.optim.SGD(params, lr=lr, **options)
         self.step, self.zero_grad, self.state_dict = inner.step, inner.zero_grad, inner.state_dict

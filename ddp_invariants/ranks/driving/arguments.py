@@ -12,6 +12,7 @@ from ddp_invariants.errors import LoadError
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.spec import Arguments
 from ddp_invariants.ranks.driving.imports import first, required, signature
+from ddp_invariants.ranks.driving.settings import LEARNING_RATES, Settings
 from ddp_invariants.ranks.driving.values import spelled, values_of
 
 _MIB = 2.0**20
@@ -62,53 +63,72 @@ OPTIMIZER_ARGUMENTS = (
     "optim_args",
 )
 PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
+_KNOWN = (
+    *BUCKET_CAPS,
+    *GROUPS,
+    *RANKS,
+    *WORLD_SIZES,
+    *OPTIMIZERS,
+    *OPTIMIZER_CLASSES,
+    *OPTIMIZER_ARGUMENTS,
+    *PARAMETERS,
+    *LEARNING_RATES,
+    "device",
+    "seed",
+    "model",
+    "module",
+)
 
 
 class ForeignCall:
     """A foreign callable together with the arguments that it requires.
 
+    Attributes:
+        makes_optimizer: True if it makes an optimizer by itself.
+        fixes_update: True if it makes one, and no class of torch says which.
+        settings: The settings that it takes of an optimizer; None if it makes none, or takes them in
+            one argument.
+
     Args:
         thing: The callable.
         option: The user's name for it, for messages.
         given: Arguments the user gave.
-        takes_first: The value for its first parameter: a module; for an optimizer parameters, a
-            module or an optimizer.
+        is_optimizer: True if it makes an optimizer: from parameters, a module or an optimizer.
     """
 
     def __init__(
-        self, thing: Any, option: str, given: Arguments = (), takes_first: str = "the module"
+        self, thing: Any, option: str, given: Arguments = (), *, is_optimizer: bool = False
     ) -> None:
         self.thing, self.option = thing, option
         parameters = signature(thing, option)
         if not parameters:
+            takes_first = "parameters, a module or an optimizer" if is_optimizer else "the module"
             raise LoadError(
                 f"{option}: it takes no argument, expected {takes_first} as the first argument"
             )
         self.first, *rest = parameters
-        needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
         self.given = values_of(given, parameters, option)
         self._texts = dict(given)
         self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
         given_already = self.given.keys() & {*OWN_BUFFERS}
         self.own_buffers = None if given_already else first(OWN_BUFFERS, parameters)
-        self.any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-        self.wanted = [name for name in rest if name in needed and name not in self.given]
-        known = (
-            *BUCKET_CAPS,
-            *GROUPS,
-            *RANKS,
-            *WORLD_SIZES,
-            *OPTIMIZERS,
-            *OPTIMIZER_CLASSES,
-            *OPTIMIZER_ARGUMENTS,
-            *PARAMETERS,
-            "device",
-            "lr",
-            "seed",
-            "model",
-            "module",
+        others = [name for name in rest if name not in self.given]
+        needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
+        self.wanted = [name for name in others if name in needed]
+        self.makes_optimizer = self.takes_class or (
+            is_optimizer and not self.takes_optimizer and self.first not in OPTIMIZERS
         )
-        missing = [name for name in self.wanted if name not in known]
+        self.fixes_update = self.makes_optimizer and not self.takes_class
+        self.settings: Settings | None = None
+        if self.makes_optimizer:
+            whole = first(OPTIMIZER_ARGUMENTS, parameters)
+            if whole is None:
+                takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+                self.settings = Settings(others, takes_all=takes_all)
+                self.wanted = [name for name in self.wanted if name not in self.settings.names]
+            elif whole in others and whole not in self.wanted:
+                self.wanted.append(whole)
+        missing = [name for name in self.wanted if name not in _KNOWN]
         if missing:
             raise LoadError(
                 f"{option}: it requires {', '.join(missing)}, for which no value is known; "
@@ -135,6 +155,7 @@ class ForeignCall:
         lines += [f"process group as {self.group!r}"] if self.group else []
         lines += [f"own buffers as '{self.own_buffers}=False'"] if self.own_buffers else []
         lines += [f"also passed: {', '.join(self.wanted)}"] if self.wanted else []
+        lines += [self.settings.explained()] if self.settings is not None else []
         lines += (
             [f"given: {', '.join(f'{name}={value!r}' for name, value in self.given.items())}"]
             if self.given
@@ -164,12 +185,11 @@ class ForeignCall:
         for name in self.wanted:
             if name not in arguments:
                 arguments[name] = self._value(name, context, module, optimizer)
-        if (
-            self.takes_class
-            and self.any_keyword
-            and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted)
-        ):
-            arguments |= context.optimizer_arguments
+        if self.settings is not None:
+            try:
+                arguments |= self.settings.of(context.optimizer_class, context.optimizer_arguments)
+            except NotImplementedError as refused:
+                raise NotImplementedError(f"{self.option}: {refused}") from None
         return self.thing(thing, **arguments)
 
     def _value(self, name: str, context: Context, module: Any, optimizer: Any) -> Any:
@@ -180,8 +200,8 @@ class ForeignCall:
             **dict.fromkeys(WORLD_SIZES, context.world_size),
             **dict.fromkeys(OPTIMIZERS, optimizer),
             **{known: dict(context.optimizer_arguments) for known in OPTIMIZER_ARGUMENTS},
+            **dict.fromkeys(LEARNING_RATES, context.lr),
             "device": context.device,
-            "lr": context.lr,
             "seed": context.seed,
             "module": module,
             "model": module,
@@ -193,8 +213,9 @@ class ForeignCall:
 
         `when` is empty for an argument that is always passed. It is `cap` if the argument is passed
         only when a case sets a bucket capacity, `group` if only when the case trains in a subgroup,
-        and `own buffers` if only when the case leaves each rank its own buffers. Expressions use
-        the variable names of the script (templates/training.py.j2).
+        `own buffers` if only when the case leaves each rank its own buffers, and `setting` if only
+        when the case's optimizer has the setting, whose name is then the expression. Expressions
+        use the variable names of the script (templates/training.py.j2).
 
         Args:
             module: The script's name for the variable that is passed as the module.
@@ -219,15 +240,9 @@ class ForeignCall:
             **dict.fromkeys(PARAMETERS, f"list({module}.parameters())"),
             **dict.fromkeys(("module", "model"), module),
             "device": 'torch.device("cpu")',
-            "lr": 'OPTIMIZER_ARGUMENTS["lr"]',
+            **dict.fromkeys(LEARNING_RATES, 'OPTIMIZER_ARGUMENTS["lr"]'),
             "seed": "SEED",
         }
         known = {row[0] for row in rows}
         rows += [[name, written[name], ""] for name in self.wanted if name not in known]
-        if (
-            self.takes_class
-            and self.any_keyword
-            and not any(name in OPTIMIZER_ARGUMENTS for name in self.wanted)
-        ):
-            rows.append(["**", "OPTIMIZER_ARGUMENTS", ""])
-        return rows
+        return rows if self.settings is None else rows + self.settings.source()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 
 from ddp_invariants.errors import DeclarationError, LoadError
@@ -31,6 +32,10 @@ from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
 from ddp_invariants.situations.module_use import CAPABILITIES as MODULE_USES
 
+_UPDATES = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+"""The classes of torch by their updates; AdamW is derived from Adam."""
+_OF_UPDATES = {"sgd": ("sgd", "momentum", "nesterov"), "adam": ("adam",), "adamw": ("adamw",)}
+"""The capabilities that only an optimizer with an update has."""
 _NOT_IN_A_WHOLE_STEP = (
     "no_sync",
     "bucket_cap",
@@ -121,6 +126,14 @@ def defaults(thing: Any) -> dict[str, str]:
     }
 
 
+def _update_of(call: ForeignCall) -> str:
+    """Return the update of an optimizer that is derived from one of torch's; otherwise ""."""
+    made = call.thing
+    if not call.fixes_update or not isinstance(made, type):
+        return ""
+    return next((name for name, base in _UPDATES.items() if issubclass(made, base)), "")
+
+
 class Driver:
     """A loaded implementation: its declarations, and how a case drives it.
 
@@ -173,7 +186,7 @@ class Driver:
                 resolve(ddp.optimizer, "opt"),
                 f"--opt {ddp.optimizer}",
                 ddp.optimizer_arguments,
-                "parameters, a module or an optimizer",
+                is_optimizer=True,
             )
             if ddp.optimizer
             else None
@@ -181,13 +194,28 @@ class Driver:
         if self.optimizer is not None:
             # An optimizer that synchronises in its step leaves the gradients local, since no
             # wrapper reduces them.
-            usual = {"optimizer": "own", **({"gradients": "hidden"} if ddp.name == "none" else {})}
+            usual = {
+                "optimizer": "own",
+                "update": _update_of(self.optimizer),
+                **({"gradients": "hidden"} if ddp.name == "none" else {}),
+            }
             brought = {**usual, **brought, **self._declares(self.optimizer.thing)}
             self.lines += [f"--opt {line}" for line in self.optimizer.explained()]
         try:
             self.declared = declare(Declarations, {**brought, **ddp.declares})
         except DeclarationError as error:
             raise LoadError(f"{self.option}: it declares {error}") from error
+        self._require_an_update()
+
+    def _require_an_update(self) -> None:
+        """Check that the update of an optimizer that takes no class of torch is known."""
+        optimizer = self.optimizer
+        if optimizer is not None and optimizer.fixes_update and not self.declared.update:
+            raise LoadError(
+                f"{optimizer.option}: it takes no optimizer and no optimizer_class, and is derived "
+                "from none of torch's SGD, Adam and AdamW, so the suite does not know which update it "
+                'makes; declare it, such as declares = {"update": "adamw"}'
+            )
 
     @staticmethod
     def _declares(thing: Any) -> Mapping[str, Any]:
@@ -337,6 +365,7 @@ class Driver:
             ]
         if "step" in self.methods and "step_with_closure" not in self.methods:
             lacks += ["closure"]
+        lacks += self._other_updates()
         if "train_step" in self.methods:
             lacks += _NOT_IN_A_WHOLE_STEP
         if "forward" in self.methods:  # The adapter's method takes one tensor.
@@ -346,6 +375,14 @@ class Driver:
         # The implementation cannot know that another backward follows.
         lacks += ["retained"] if {"backward", "train_step"} & self.methods else []
         return lacks
+
+    def _other_updates(self) -> list[str]:
+        """Return the capabilities that an optimizer lacks because it makes one kind of update."""
+        update = self.declared.update
+        if not update:
+            return []
+        others = [name for kind, names in _OF_UPDATES.items() if kind != update for name in names]
+        return [*others, "adam_constants"] if update == "sgd" else others
 
     def _lacks_by_calls(self) -> list[str]:
         """Return the capabilities that the arguments of the calls rule out."""

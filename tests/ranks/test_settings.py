@@ -1,0 +1,172 @@
+"""Optimizers that take no class of torch get the case's settings, and are judged by their own update."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from stored import stored_violation
+
+from conftest import Run, TrialMaker
+from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import Optimizer, OptimizerKind
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.export import script as export
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.ranks.driving.settings import Settings
+from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.situations.capability import BASE
+
+CLASSES: dict[OptimizerKind, type] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+CASE = replace(
+    BASE, model=Model(2, (Layer("linear", 3), Layer("linear", 1))), steps=3, values="real"
+)
+PLANS = {
+    "sgd": Optimizer(momentum=0.5, weight_decay=0.25, nesterov=True),
+    "adam": Optimizer("adam", weight_decay=0.25),
+    "adamw": Optimizer("adamw", log2_lr=-4),
+}
+OWN = """
+import torch
+
+class Own(torch.optim.Optimizer):
+    declares = {"update": "adamw"}
+
+    def __init__(self, params, learning_rate=1.0, betas=(0.5, 0.5), eps=1.0, weight_decay=0.5):
+        settings = dict(lr=learning_rate, betas=betas, eps=eps, weight_decay=weight_decay)
+        super().__init__(params, settings)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                state.setdefault("inner", torch.optim.AdamW([parameter], **self.settings(group)))
+                state["inner"].step()
+
+    def settings(self, group):
+        return {name: value for name, value in group.items() if name in self.defaults}
+
+class Fixed(Own):
+    def settings(self, group):
+        return {**super().settings(group), "lr": 2.0**-5}
+
+class InOne(torch.optim.SGD):
+    def __init__(self, params, optimizer_kwargs=None):
+        super().__init__(params, **(optimizer_kwargs or {}))
+
+class Named(torch.optim.SGD):
+    def __init__(self, params, lr=1.0, momentum=0.75):
+        super().__init__(params, lr, momentum)
+
+class OfAClass:
+    def __init__(self, params, optimizer_class, lr=1.0, **options):
+        self.inner = optimizer_class(params, lr=lr, **options)
+        self.step, self.zero_grad = self.inner.step, self.inner.zero_grad
+
+def made(params, lr):
+    return torch.optim.SGD(params, lr)
+"""
+"""Optimizers whose defaults differ from torch's, and a function that makes one."""
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_settings_are_those_of_torch(kind: OptimizerKind) -> None:
+    """What a callable names is passed, though the case has torch's default."""
+    names = ["learning_rate", "momentum", "betas", "eps", "amsgrad", "weight_decay", "hidden"]
+    plain = Optimizer(kind)
+    passed = Settings(names, takes_all=False).of(CLASSES[kind], plain.arguments)
+    expected = {"learning_rate": plain.lr, **plain.settings}
+    assert passed == {name: expected[name] for name in names if name in expected}
+    assert Settings([], takes_all=True).of(CLASSES[kind], plain.arguments) == plain.arguments
+    made = CLASSES[kind]([torch.nn.Parameter(torch.zeros(1))], **plain.arguments)
+    assert plain.settings.items() <= made.defaults.items()
+
+
+def test_a_setting_without_a_name_is_refused_unless_it_does_nothing() -> None:
+    """A momentum of zero is none."""
+    settings = Settings(["lr"], takes_all=False)
+    assert settings.of(torch.optim.SGD, Optimizer().arguments) == {"lr": Optimizer().lr}
+    with pytest.raises(NotImplementedError, match="it takes no momentum"):
+        settings.of(torch.optim.SGD, Optimizer(momentum=0.5).arguments)
+    with pytest.raises(NotImplementedError, match="it takes no lr"):
+        Settings(["momentum"], takes_all=False).of(torch.optim.SGD, Optimizer().arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("torch.optim:SGD", ("sgd",)),
+        ("torch.optim:Adam", ("adam",)),
+        ("torch.optim:AdamW", ("adamw",)),
+        ("Own", ("adamw",)),
+        ("InOne", ("sgd",)),
+        ("OfAClass", ("sgd", "adam", "adamw")),
+    ],
+)
+def test_an_optimizer_is_judged_by_the_update_it_makes(
+    make_trial: TrialMaker, pool: Pool, tmp_path: Path, name: str, kinds: tuple[str, ...]
+) -> None:
+    """It offers no other update, and its own moves the parameters as torch's does."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    ddp = Ddp(optimizer=name if ":" in name else f"{path}:{name}")
+    scope = Scope(without=frozenset(pool.describe(ddp)["lacks"]))
+    assert {kind for kind in PLANS if scope.has(kind)} == {*kinds}
+    trial = make_trial(ddp=ddp, scope=scope)
+    for plan in PLANS.values():
+        case = scope.fit(replace(CASE, optimizer=plan))
+        assert case.optimizer.kind in kinds
+        findings = trial.findings(case)
+        assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+        assert findings["PARAM-3"].compared
+
+
+def test_an_optimizer_with_a_rate_of_its_own_is_wrong(
+    make_trial: TrialMaker, pool: Pool, run: Run, tmp_path: Path
+) -> None:
+    """A script makes it with the same settings, and shows the same."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    case = replace(CASE, optimizer=PLANS["adamw"])
+    right = make_trial(ddp=Ddp(optimizer=f"{path}:Own"), scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in right.items() if each.failure} == {}
+    fixed = Ddp(optimizer=f"{path}:Fixed")
+    text = export.script(pool, stored_violation(pool, case, "PARAM-3", ddp=fixed))
+    assert "learning_rate=0.0625, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0)" in text
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, "PARAM-3"), output
+    assert run(text.replace(":Fixed", ":Own")) == (0, "not reproduced\n")
+
+
+def test_an_optimizer_refuses_settings_that_it_does_not_name(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """All ranks refuse, and no rule fails."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    trial = make_trial(ddp=Ddp(optimizer=f"{path}:Named"), scope=Scope())
+    assert trial.findings(replace(CASE, optimizer=Optimizer(momentum=0.5)))["PARAM-3"].compared
+    findings = trial.really(replace(CASE, optimizer=Optimizer(weight_decay=0.25)))
+    assert {rule for rule, each in findings.items() if each.failure} <= {"LIVE-1"}
+    assert isinstance(trial.evidence, TrainingEvidence)
+    raised = {rank.raised.message for rank in trial.evidence.ranks if rank.raised}
+    assert raised == {f"--opt {path}:Named: it takes no weight_decay"}
+
+
+def test_an_update_that_is_not_known_is_asked_for(pool: Pool, tmp_path: Path) -> None:
+    """One sentence says how to declare it."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    made = Ddp(optimizer=f"{path}:made")
+    with pytest.raises(LoadFailure, match="does not know which update it makes") as failure:
+        pool.describe(made)
+    assert 'declares = {"update": "adamw"}' in str(failure.value)
+    declared = pool.describe(replace(made, declares={"update": "sgd"}))
+    assert {"adam", "adamw", "adam_constants"} <= {*declared["lacks"]}
