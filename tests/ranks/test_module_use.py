@@ -193,8 +193,24 @@ HOOKING = """
 import torch
 import torch.distributed as dist
 
-class Hooking(torch.optim.SGD):
-    def __init__(self, params, lr=1.0, **options):
+class OnParameters(torch.optim.SGD):
+    def add_param_group(self, group):
+        super().add_param_group(group)
+        for parameter in self.param_groups[-1]["params"]:
+            dist.broadcast(parameter.detach(), 0)
+            self.hook(parameter)
+
+    def hook(self, parameter):
+        parameter.register_post_accumulate_grad_hook(mean)
+
+class OnAccumulators(OnParameters):
+    def hook(self, parameter):
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        accumulator.register_hook(lambda *_: mean(parameter))
+        self.kept = [*getattr(self, "kept", ()), accumulator]
+
+class OfTheStart(torch.optim.SGD):
+    def __init__(self, params, lr, **options):
         super().__init__(params, lr=lr, **options)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -205,22 +221,25 @@ def mean(parameter):
     dist.all_reduce(parameter.grad)
     parameter.grad.div_(dist.get_world_size())
 """
-"""An optimizer that needs no wrapper, since its hooks average gradients."""
+"""Optimizers that need no wrapper, since hooks average gradients; the last forgets added groups."""
 
 
-def test_an_optimizer_that_hooks_parameters_is_not_made_twice(
-    make_trial: TrialMaker, tmp_path: Path
+@pytest.mark.parametrize(
+    ("optimizer", "is_right"),
+    [("OnParameters", True), ("OnAccumulators", True), ("OfTheStart", False)],
+)
+def test_an_optimizer_that_hooks_parameters_is_made_once(
+    make_trial: TrialMaker, tmp_path: Path, optimizer: str, *, is_right: bool
 ) -> None:
-    """The hooks of the first one would average each gradient again."""
+    """The hooks of another one would average each gradient again."""
     (tmp_path / "hooking.py").write_text(HOOKING, encoding="utf-8")
-    trial = make_trial(
-        ddp=Ddp("none", optimizer=str(tmp_path / "hooking.py:Hooking")), scope=Scope()
-    )
-    plain = replace(CASE, model=Model(2, (Layer("linear", 2),)))
-    assert trial.findings(plain)["PARAM-3"].compared
+    hooking = Ddp("none", optimizer=str(tmp_path / f"hooking.py:{optimizer}"))
+    trial = make_trial(ddp=hooking, scope=Scope())
+    plain = replace(CASE, model=Model(2, (Layer("linear", 2), Layer("linear", 2))))
+    assert _failures(trial.findings(plain)) == {}
     grouped = trial.findings(plain.with_situation(ModuleUse(("groups",))))
-    assert _failures(grouped) == {}
-    assert "Hooking hooks its parameters" in grouped["PARAM-3"].unjudged
+    assert grouped["GRAD-1"].compared or grouped["PARAM-3"].compared or not is_right
+    assert (_failures(grouped) == {}) is is_right
 
 
 PARTS = """

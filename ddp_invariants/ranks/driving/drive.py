@@ -320,8 +320,11 @@ class Drive:
 
     # Start and wrapping.
 
-    def begin(self) -> tuple[Any, Any]:
+    def begin(self, context: Context | None = None) -> tuple[Any, Any]:
         """Set up and wrap, and return the object to be called and the optimizer.
+
+        Args:
+            context: The facts with which the optimizer is made; None for those of the case.
 
         Raises:
             TypeError: Wrapping returned an object that cannot be trained.
@@ -350,7 +353,7 @@ class Drive:
         self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.driven["accumulation"] = self._accumulation(wrapped)
         self._note_driven(wrapped)
-        return wrapped, self.make_optimizer(wrapped, self.context)
+        return wrapped, self.make_optimizer(wrapped, context or self.context)
 
     def _note_driven(self, wrapped: Any) -> None:
         """Note the calls that the wrapper itself decides."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.numbers import FloatArray
+from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.ranks.training.model import Replica
 from ddp_invariants.ranks.training.recorder import Record
 from ddp_invariants.ranks.training.setup import Setup
@@ -49,6 +50,10 @@ class Effect:
 
     def before_wrapping(self, stepper: "Stepper") -> None:
         """Act before the replica is wrapped."""
+
+    def on_optimizer(self, context: Context) -> Context:
+        """Return the facts with which the optimizer of the model under test is made."""
+        return context
 
     def begin(self, stepper: "Stepper") -> None:
         """Act after wrapping, before the first step."""

@@ -1,55 +1,58 @@
 """A group of parameters that a program adds to its optimizer after it has made the optimizer."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
 
-Choice = Callable[[list[Tensor]], list[Tensor]]
-"""A function that returns some of the parameters it is given."""
-
 
 class LaterGroup:
-    """Parameters that the optimizer of the trained model lacks, until the program adds them.
+    """Parameters that an optimizer lacks from the start, until the program adds them.
 
-    An optimizer under test may have divided its parameters among the ranks, so it is made anew. One
-    of torch's own gives them up before its first step.
+    Whatever makes the optimizer calls this object with all its parameters, and gets those it has from
+    the start. An optimizer of torch's own that was made otherwise gives up the others.
 
     Args:
-        stepper: The run.
-        first: The parameters that the optimizer has from the start, at least one.
-
-    Raises:
-        NotImplementedError: Wrapping brought the optimizer; or the optimizer takes no group, or hooks
-            parameters, which would keep the hooks of the one before.
+        first: A function that returns those of some parameters which the optimizer has from the
+            start, at least one.
     """
 
-    def __init__(self, stepper: "Stepper", first: Choice) -> None:
-        trained, setup, chosen = stepper.trained, stepper.setup, _Chosen(first)
-        if setup.driver.optimizer is None:
-            _give_up(trained.optimizer, chosen)
-        elif trained.drive.brought is not None:
-            raise NotImplementedError(
-                "wrapping returned an optimizer of its own, and the program cannot make it again"
-            )
-        else:
-            hooks = _hooks(trained.replica)
-            context = replace(setup.context, groups=chosen)
-            optimizer = trained.drive.make_optimizer(trained.wrapped, context)
-            kind = type(optimizer).__name__
-            if chosen.left is None or not hasattr(optimizer, "add_param_group"):
-                raise NotImplementedError(f"{kind} takes no group of parameters")
-            if _hooks(trained.replica) > hooks:
-                raise NotImplementedError(
-                    f"{kind} hooks its parameters, and no call removes the hooks"
-                )
-            trained.optimizer = optimizer
-        self._trained, self._left = trained, chosen.left or []
-        self._options = setup.context.optimizer_arguments
+    def __init__(self, first: Callable[[list[Tensor]], list[Tensor]]) -> None:
+        self._first = first
+        self._every: list[Tensor] | None = None
+        self._left: list[Tensor] = []
+
+    def __call__(self, parameters: Iterable[Tensor]) -> list[Tensor]:
+        """Return the parameters that the optimizer has from the start.
+
+        Raises:
+            NotImplementedError: Another optimizer has asked before.
+        """
+        every = list(parameters)
+        if self._every is not None and [*map(id, every)] != [*map(id, self._every)]:
+            raise NotImplementedError("each of several optimizers has parameters of its own")
+        chosen = self._first(every)
+        kept = {id(parameter) for parameter in chosen}
+        self._every = every
+        self._left = [parameter for parameter in every if id(parameter) not in kept]
+        return chosen
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Check that the optimizer lacks the parameters, and takes a group.
+
+        Raises:
+            NotImplementedError: It has them, or takes none.
+        """
+        self._trained, self._options = stepper.trained, stepper.setup.context.optimizer_arguments
+        optimizer = stepper.trained.optimizer
+        if self._every is None and _is_plain(optimizer):
+            (group,) = optimizer.param_groups
+            group["params"] = self(group["params"])
+        if self._every is None or not hasattr(optimizer, "add_param_group"):
+            raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
 
     def add(self, chosen: Callable[[Tensor], bool]) -> None:
         """Add some of the parameters as a group, with the options that the first group has now.
@@ -66,42 +69,7 @@ class LaterGroup:
             optimizer.add_param_group({"params": added, **options})
 
 
-class _Chosen:
-    """A function that chooses some parameters for an optimizer.
-
-    Attributes:
-        left: The other parameters; None before it was called.
-    """
-
-    def __init__(self, first: Choice) -> None:
-        self._first = first
-        self.left: list[Tensor] | None = None
-
-    def __call__(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the chosen ones."""
-        every = list(parameters)
-        chosen = self._first(every)
-        kept = {id(parameter) for parameter in chosen}
-        self.left = [parameter for parameter in every if id(parameter) not in kept]
-        return chosen
-
-
-def _hooks(module: nn.Module) -> int:
-    """Return the number of hooks on a module's parameters."""
-    return sum(
-        len(hooks or ())
-        for parameter in module.parameters()
-        for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
-    )
-
-
-def _give_up(optimizer: Any, chosen: _Chosen) -> None:
-    """Leave only the chosen parameters in the one group of an optimizer of torch.
-
-    Raises:
-        NotImplementedError: The optimizer is not one of torch's own over one group.
-    """
-    if not type(optimizer).__module__.startswith("torch.optim.") or len(optimizer.param_groups) > 1:
-        raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
-    (group,) = optimizer.param_groups
-    group["params"] = chosen(group["params"])
+def _is_plain(optimizer: Any) -> bool:
+    """Return whether an optimizer is one of torch's own over one group."""
+    own = type(optimizer).__module__.startswith("torch.optim.")
+    return own and len(optimizer.param_groups) == 1

@@ -113,7 +113,10 @@ class Stepper:
         for effect in self.effects:
             effect.before_wrapping(self)
         self.observer.watch()
-        self.trained.wrapped, self.trained.optimizer = self.trained.drive.begin()
+        context = self.setup.context
+        for effect in self.effects:
+            context = effect.on_optimizer(context)
+        self.trained.wrapped, self.trained.optimizer = self.trained.drive.begin(context)
         self.observer.wrapped()
         self.record.facts["driven"] = self.trained.drive.driven
         self._require_own_parameters()

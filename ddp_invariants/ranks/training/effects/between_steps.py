@@ -6,15 +6,19 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
+from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.later_group import LaterGroup
+from ddp_invariants.ranks.training.model import Replica
+from ddp_invariants.ranks.training.setup import Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.situations import between_steps
 
@@ -29,25 +33,37 @@ _PlainAction = Callable[[Trained, BetweenSteps], None]
 class Actions(Effect):
     """The program's actions between two steps, in the order of the case."""
 
-    def begin(self, stepper: "Stepper") -> None:
-        """Make the optimizer without frozen layers, if the program adds them when it unfreezes them.
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        found = self.case.get(between_steps.Actions)
+        self.replica: Replica | None = None
+        self.later = LaterGroup(self._never_frozen) if found is not None and found.adds else None
+
+    def _never_frozen(self, parameters: list[Tensor]) -> list[Tensor]:
+        assert self.replica is not None
+        frozen = {id(each) for each in self.replica.parameters() if not each.requires_grad}
+        return [parameter for parameter in parameters if id(parameter) not in frozen]
+
+    def on_replica(self, replica: Replica) -> None:
+        """Keep the replica: wrapping it may replace its parameters."""
+        self.replica = replica
+
+    def on_optimizer(self, context: Context) -> Context:
+        """Have the optimizer made without frozen layers, if the program adds them to it later.
 
         Raises:
-            NotImplementedError: The optimizer takes no group, or ranks share the parameters.
+            NotImplementedError: Ranks share the parameters.
         """
-        self.later: LaterGroup | None = None
-        found = self.case.get(between_steps.Actions)
-        if found is not None and found.adds:
-            if self.setup.declared.zero == SHARDED:
-                raise NotImplementedError("ranks share the parameters")
-            frozen = {
-                id(parameter)
-                for parameter in stepper.trained.replica.parameters()
-                if not parameter.requires_grad
-            }
-            self.later = LaterGroup(
-                stepper, lambda every: [each for each in every if id(each) not in frozen]
-            )
+        if self.later is None:
+            return context
+        if self.setup.declared.zero == SHARDED:
+            raise NotImplementedError("ranks share the parameters")
+        return replace(context, groups=self.later)
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Check that the optimizer lacks them, and takes a group."""
+        if self.later is not None:
+            self.later.begin(stepper)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Do the actions before this step."""

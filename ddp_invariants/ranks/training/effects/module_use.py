@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.ranks.training.effect import Effect, effect
 from ddp_invariants.ranks.training.later_group import LaterGroup
@@ -36,6 +38,7 @@ class ModuleUse(Effect):
         self.events: dict[str, list[str]] = {"wrapped": [], "twin": []}
         self.parts: dict[str, nn.Module] = {}
         self.stepper: Stepper | None = None
+        self.later = LaterGroup(lambda every: every[: (len(every) + 1) // 2])
 
     def on_replica(self, replica: Replica) -> None:
         """Register hooks before the replica is wrapped, and keep its parts by their names."""
@@ -47,6 +50,10 @@ class ModuleUse(Effect):
         """Register the same hooks on the twin."""
         if "hooks" in self.uses:
             _hook(twin, self.events["twin"])
+
+    def on_optimizer(self, context: Context) -> Context:
+        """Have the optimizer made without half of its parameters, if the program adds them."""
+        return replace(context, groups=self.later) if "groups" in self.uses else context
 
     def begin(self, stepper: "Stepper") -> None:
         """Use the wrapper and its optimizer before the first step."""
@@ -60,8 +67,8 @@ class ModuleUse(Effect):
             self._note("modes", 0, got, _modes(twin, dict(twin.named_modules())))
             stepper.in_training_again()
         if "groups" in self.uses:
-            later = LaterGroup(stepper, lambda every: every[: (len(every) + 1) // 2])
-            later.add(lambda _: True)
+            self.later.begin(stepper)
+            self.later.add(lambda _: True)
 
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Exchange the state, and train copies of the module and its twin, before the second step."""
