@@ -9,7 +9,8 @@ from stored import stored_violation
 
 from conftest import Run, TrialMaker
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Optimizer, OptimizerKind
+from ddp_invariants.cases.program import BetweenSteps, Optimizer, OptimizerKind
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.export import script as export
@@ -17,7 +18,9 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.ranks.driving.settings import Settings
 from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.schedule import RateSchedule
 
 CLASSES: dict[OptimizerKind, type] = {
     "sgd": torch.optim.SGD,
@@ -52,6 +55,15 @@ class Own(torch.optim.Optimizer):
 
     def settings(self, group):
         return {name: value for name, value in group.items() if name in self.defaults}
+
+class Unusual(Own):
+    def __init__(self, params, learning_rate=1.0, betas=(0.5, 0.5), eps=1.0, weight_decay=0.5):
+        super().__init__(params, learning_rate, betas, eps, weight_decay)
+        for group in self.param_groups:
+            group["learning_rate"] = group.pop("lr")
+
+    def settings(self, group):
+        return {**super().settings(group), "lr": group["learning_rate"]}
 
 class Fixed(Own):
     def settings(self, group):
@@ -158,6 +170,25 @@ def test_an_optimizer_refuses_settings_that_it_does_not_name(
     assert isinstance(trial.evidence, TrainingEvidence)
     raised = {rank.raised.message for rank in trial.evidence.ranks if rank.raised}
     assert raised == {f"--opt {path}:Named: it takes no weight_decay"}
+
+
+@pytest.mark.parametrize(
+    "situation", [RateSchedule((0, -1)), Actions((BetweenSteps("learning rate", 1),))]
+)
+def test_a_rate_that_is_kept_under_another_name_does_not_change(
+    make_trial: TrialMaker, tmp_path: Path, situation: Situation
+) -> None:
+    """A scheduler of torch would fail, too."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    trial = make_trial(ddp=Ddp(optimizer=f"{path}:Unusual"), scope=Scope())
+    case = replace(CASE, optimizer=PLANS["adamw"])
+    assert trial.findings(case)["PARAM-3"].compared
+    findings = trial.really(case.with_situation(situation))
+    assert {rule for rule, each in findings.items() if each.failure} <= {"LIVE-1"}
+    assert isinstance(trial.evidence, TrainingEvidence)
+    raised = {rank.raised.message for rank in trial.evidence.ranks if rank.raised}
+    assert raised == {"a group of the optimizer's parameters has no 'lr'"}
 
 
 def test_an_update_that_is_not_known_is_asked_for(pool: Pool, tmp_path: Path) -> None:

@@ -47,6 +47,18 @@ class Trained:
         )
         return self.wrapped if has_state else self.replica
 
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The groups of the optimizer, as torch's schedulers of the learning rate expect them.
+
+        Raises:
+            NotImplementedError: A group has no learning rate under its usual name.
+        """
+        groups: list[dict[str, Any]] = self.optimizer.param_groups
+        if any("lr" not in group for group in groups):
+            raise NotImplementedError("a group of the optimizer's parameters has no 'lr'")
+        return groups
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a forward of the wrapper."""
         return self.drive.forward(self.wrapped, *args, **kwargs)

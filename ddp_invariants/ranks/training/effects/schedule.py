@@ -23,5 +23,5 @@ class RateSchedule(Effect):
         self._set_rate(plain, step)
 
     def _set_rate(self, trained: Trained, step: int) -> None:
-        for group in trained.optimizer.param_groups:
+        for group in trained.groups:
             group["lr"] = self.case.at(step).optimizer.lr
