@@ -55,6 +55,7 @@ def _of_optimizer(optimizer: Optimizer) -> Iterator[str]:
             "weight decay": optimizer.weight_decay > 0,
             "nesterov": optimizer.nesterov,
             "other constants of Adam": bool(optimizer.differing_constants),
+            "AMSGrad": optimizer.amsgrad,
             "maximize": optimizer.maximize,
             f"{optimizer.kernels} kernels": optimizer.kernels != "default",
         }

@@ -73,7 +73,7 @@ class Data(Strict):
         return self.samples // world_size if self.drop_last else -(-self.samples // world_size)
 
 
-_CONSTANTS = ("beta_1", "beta_2", "epsilon", "amsgrad")
+_CONSTANTS = ("beta_1", "beta_2", "epsilon")
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,12 @@ class Optimizer(Strict):
         require(0 <= self.beta_1 < 1, "beta_1", self.beta_1, "a number in [0, 1)")
         require(0 <= self.beta_2 < 1, "beta_2", self.beta_2, "a number in [0, 1)")
         require(0 < self.epsilon < 1, "epsilon", self.epsilon, "a number in (0, 1)")
+        of_adam = (*self.differing_constants, *(["amsgrad"] if self.amsgrad else []))
         require(
-            self.kind != "sgd" or not self.differing_constants,
+            self.kind != "sgd" or not of_adam,
             "kind",
             self.kind,
-            f"adam or adamw with {', '.join(self.differing_constants)}",
+            f"adam or adamw with {', '.join(of_adam)}",
         )
 
     @property

@@ -333,7 +333,7 @@ _OWN: dict[str, Capability] = {
     ),
     "adamw": _optimizer(
         lambda plan: plan.kind == "adamw",
-        lambda plan: replace(_with_usual_constants(plan), kind="sgd"),
+        lambda plan: replace(_with_usual_constants(plan), amsgrad=False, kind="sgd"),
         Optimizer("adamw"),
         "AdamW",
     ),
@@ -346,8 +346,13 @@ _OWN: dict[str, Capability] = {
     "adam_constants": _optimizer(
         lambda plan: bool(plan.differing_constants),
         _with_usual_constants,
-        Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6, amsgrad=True),
+        Optimizer("adam", beta_1=0.5, beta_2=0.75, epsilon=2.0**-6),
         "other constants of Adam",
+    ),
+    "amsgrad": _optimizer(
+        lambda plan: plan.amsgrad,
+        lambda plan: replace(plan, amsgrad=False),
+        Optimizer("adam", amsgrad=True),
     ),
     "maximize": _optimizer(
         lambda plan: plan.maximize,

@@ -76,7 +76,9 @@ class Scope:
         if not self.has("adamw") and not self.has("adam"):
             missing.add("other constants of Adam")
         if not any(self.has(name) for name in ("adam", "adamw", "momentum")):
-            missing.add("optimizer with state")
+            missing |= {"optimizer with state", "the optimizer's state"}
+        if self.declared.zero or self.declared.optimizer == "own":
+            missing.add("the optimizer's state")  # Its form is the implementation's own affair.
         if self.sampler.padding == "batch":
             missing.add("a short last batch")
         if self.sampler.padding == "endless":

@@ -41,8 +41,8 @@ class Context:
         optimizer_arguments: Its keyword arguments, the learning rate among them.
         device: The `torch.device` of the replica and its batches. It is the current device of this
             process.
-        groups: A function that puts parameters into groups with options of their own; None for one
-            group.
+        groups: A function that puts parameters into groups with options of their own, or leaves out
+            parameters that the program adds to the optimizer later; None for one group of all.
         own_buffers: True if each rank must keep its own buffers (`broadcast_buffers=False`). Always
             False if the adapter does not name `own_buffers` in its `supports`.
     """
@@ -64,7 +64,10 @@ class Context:
         return self.optimizer_class(self.grouped(parameters), **self.optimizer_arguments)
 
     def grouped(self, parameters: Iterable[Any]) -> Iterable[Any]:
-        """Return parameters as an optimizer takes them: in the case's groups, if there are any."""
+        """Return parameters as an optimizer takes them: in the case's groups, if there are any.
+
+        Parameters that the program adds to the optimizer later are left out.
+        """
         return parameters if self.groups is None else self.groups(parameters)
 
 

@@ -16,7 +16,7 @@ _SOURCE = (
     "the documentation of torch.nn.Module and torch.optim.Optimizer: state_dict and load_state_dict"
 )
 
-RELOADED, STATEFUL = "saved and loaded", "optimizer with state"
+RELOADED, STATEFUL = "saved and loaded", "the optimizer's state"
 _KEPT: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "updated", "restored"),
     ("a buffer", "left buffers", "restored buffers"),
@@ -102,10 +102,6 @@ def _repeats(prefix: str) -> bool:
 def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Compare the loaded values with those that the previous step left."""
     view.every_rank("restored", step)
-    # How an optimizer under test keeps its state is its own affair; the later steps need it.
-    own = view.declared.optimizer == "own"
-    updated = view.noted("updated", step) is not None
-    tally.meet({STATEFUL: own and updated and view.case.optimizer.stateful})
     forwards = any(action.step == step and action.evaluates for action in view.case.between_steps)
     # A load may broadcast the first rank's buffers, as the next forward would.
     broadcast = view.case.get(OwnBuffers) is None

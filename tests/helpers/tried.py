@@ -161,7 +161,8 @@ def _optimizer(case: TrainingCase) -> list[str]:
     options = {
         "momentum": optimizer.momentum,
         "weight decay": optimizer.weight_decay,
-        "other betas or AMSGrad": optimizer.differing_constants,
+        "other betas": optimizer.differing_constants,
+        "AMSGrad": optimizer.amsgrad,
         "maximize": optimizer.maximize,
         "fused or foreach": optimizer.kernels != "default",
     }

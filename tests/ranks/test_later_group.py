@@ -14,6 +14,7 @@ from ddp_invariants.errors import CaseError
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.group_options import GroupOptions
+from ddp_invariants.situations.module_use import ModuleUse
 
 FAULTS = "ddp_invariants.faults.optimizers:"
 PLAIN = TrainingCase(
@@ -105,6 +106,63 @@ def test_an_optimizer_that_takes_no_group_is_not_accused(
         findings = make_trial(ddp=ddp, scope=Scope()).findings(CASE)
         assert {name: each.failure for name, each in findings.items() if each.failure} == {}
         assert reason in findings["PARAM-3"].unjudged
+
+
+ADAPTER = """
+import torch.distributed as dist
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+class Owned:
+    def __init__(self, parameters, context):
+        self.parameters = [*parameters]
+        own = self.parameters[dist.get_rank()::dist.get_world_size()]
+        self.inner = context.optimizer(own) if own else None
+
+    @property
+    def param_groups(self):
+        return self.inner.param_groups if self.inner else []
+
+    def add_param_group(self, group):
+        self.inner.add_param_group(group)
+
+    def zero_grad(self, set_to_none=True):
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def step(self):
+        if self.inner:
+            self.inner.step()
+        for number, parameter in enumerate(self.parameters):
+            dist.broadcast(parameter.data, number % dist.get_world_size())
+
+class Adapter:
+    declares = {"optimizer": "own"}
+
+    def wrap(self, module, context):
+        return DistributedDataParallel(module)
+
+    def make_optimizer(self, wrapped, context):
+        return Owned(wrapped.parameters(), context)
+"""
+"""An adapter whose optimizer has other parameters on each rank, and on some ranks none."""
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_an_adapters_optimizer_of_some_parameters_is_left_alone(
+    make_trial: TrialMaker, tmp_path: Path, layers: int
+) -> None:
+    """No rank knows the others' parameters, so all of them refuse, and nobody waits."""
+    (tmp_path / "owned.py").write_text(ADAPTER, encoding="utf-8")
+    trial = make_trial(ddp=Ddp(str(tmp_path / "owned.py:Adapter")), scope=Scope())
+    model = Model(2, (Layer("linear", 2),) * layers)
+    plain = replace(PLAIN, model=model, optimizer=Optimizer())
+    findings = trial.findings(plain)
+    assert {name: each.failure for name, each in findings.items() if each.failure} == {}
+    assert findings["PARAM-3"].compared
+    refused = trial.really(plain.with_situation(ModuleUse(("groups",))))
+    assert {name: each.failure for name, each in refused.items() if each.failure} == {}
+    assert "rank 0 raised NotImplementedError" in refused["PARAM-3"].unjudged
+    assert "Owned takes no group of parameters" in refused["PARAM-3"].unjudged
 
 
 @pytest.mark.parametrize("kind", ["reload", "assign"])

@@ -14,19 +14,17 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.export import script as export
+from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.invariants.state import FEWER
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.ranks.driving.settings import Settings
+from ddp_invariants.ranks.driving.settings import UPDATES, Settings
 from ddp_invariants.records.evidence import TrainingEvidence
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.schedule import RateSchedule
 
-CLASSES: dict[OptimizerKind, type] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 CASE = replace(
     BASE, model=Model(2, (Layer("linear", 3), Layer("linear", 1))), steps=3, values="real"
 )
@@ -73,13 +71,26 @@ class InOne(torch.optim.SGD):
     def __init__(self, params, optimizer_kwargs=None):
         super().__init__(params, **(optimizer_kwargs or {}))
 
+class Both(torch.optim.SGD):
+    def __init__(self, params, lr=1.0, optimizer_kwargs=None):
+        super().__init__(params, lr, **(optimizer_kwargs or {}))
+
+class Kernels(torch.optim.SGD):
+    def __init__(self, params, lr, momentum=0.0, weight_decay=0.0, *, nesterov=False, foreach=False):
+        assert foreach in (True, False)
+        super().__init__(params, lr, momentum, 0.0, weight_decay, nesterov, foreach=foreach)
+
+class Rateless(torch.optim.AdamW):
+    def __init__(self, params, weight_decay=0.5):
+        super().__init__(params, 0.5, weight_decay=weight_decay)
+
 class Named(torch.optim.SGD):
     def __init__(self, params, lr=1.0, momentum=0.75):
         super().__init__(params, lr, momentum)
 
 class OfAClass:
-    def __init__(self, params, optimizer_class, lr=1.0, **options):
-        self.inner = optimizer_class(params, lr=lr, **options)
+    def __init__(self, params, optimizer_class, lr=1.0, **optimizer_kwargs):
+        self.inner = optimizer_class(params, lr=lr, **optimizer_kwargs)
         self.step, self.zero_grad = self.inner.step, self.inner.zero_grad
 
 def made(params, lr):
@@ -90,25 +101,43 @@ def made(params, lr):
 
 @pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
 def test_settings_are_those_of_torch(kind: OptimizerKind) -> None:
-    """What a callable names is passed, though the case has torch's default."""
-    names = ["learning_rate", "momentum", "betas", "eps", "amsgrad", "weight_decay", "hidden"]
-    plain = Optimizer(kind)
-    passed = Settings(names, takes_all=False).of(CLASSES[kind], plain.arguments)
+    """What a callable names is passed, though the case has torch's default; other kernels are not."""
+    names = ["learning_rate", "momentum", "betas", "eps", "amsgrad", "weight_decay", "foreach"]
+    plain, torchs = Optimizer(kind), UPDATES[kind]
+    passed = Settings(names, {}).of(torchs, plain.arguments)
     expected = {"learning_rate": plain.lr, **plain.settings}
     assert passed == {name: expected[name] for name in names if name in expected}
-    assert Settings([], takes_all=True).of(CLASSES[kind], plain.arguments) == plain.arguments
-    made = CLASSES[kind]([torch.nn.Parameter(torch.zeros(1))], **plain.arguments)
+    assert Settings([], {}, "**").of(torchs, plain.arguments) == plain.arguments
+    others = {name: value for name, value in plain.arguments.items() if name != "lr"}
+    both = Settings(["lr"], {}, "options").of(torchs, plain.arguments)
+    assert both == {"lr": plain.lr, "options": others}
+    made = torchs([torch.nn.Parameter(torch.zeros(1))], **plain.arguments)
     assert plain.settings.items() <= made.defaults.items()
 
 
 def test_a_setting_without_a_name_is_refused_unless_it_does_nothing() -> None:
-    """A momentum of zero is none."""
-    settings = Settings(["lr"], takes_all=False)
-    assert settings.of(torch.optim.SGD, Optimizer().arguments) == {"lr": Optimizer().lr}
+    """A momentum of zero is none; but AdamW decays weights unless it is told not to."""
+    settings, kind = Settings(["lr"], {}), torch.optim.SGD
+    assert settings.of(kind, Optimizer().arguments) == {"lr": Optimizer().lr}
     with pytest.raises(NotImplementedError, match="it takes no momentum"):
-        settings.of(torch.optim.SGD, Optimizer(momentum=0.5).arguments)
+        settings.of(kind, Optimizer(momentum=0.5).arguments)
+    with pytest.raises(NotImplementedError, match="it takes no weight_decay"):
+        settings.of(torch.optim.AdamW, Optimizer("adamw").arguments)
     with pytest.raises(NotImplementedError, match="it takes no lr"):
-        Settings(["momentum"], takes_all=False).of(torch.optim.SGD, Optimizer().arguments)
+        Settings(["momentum"], {}).of(kind, Optimizer().arguments)
+
+
+@pytest.mark.parametrize("others", ["", "**", "options"])
+def test_a_setting_that_is_given_must_be_the_cases(others: str) -> None:
+    """It is passed once, by the user's value."""
+    fixed = Settings(["lr", "momentum"], {"momentum": 0.5}, others)
+    passed = fixed.of(torch.optim.SGD, Optimizer(momentum=0.5).arguments)
+    assert "momentum" not in {**passed, **passed.get("options", {})}
+    with pytest.raises(
+        NotImplementedError, match="its momentum is given, and the case has another"
+    ):
+        fixed.of(torch.optim.SGD, Optimizer().arguments)
+    assert not any("momentum" in row[0] for row in fixed.source())
 
 
 @pytest.mark.parametrize(
@@ -119,6 +148,8 @@ def test_a_setting_without_a_name_is_refused_unless_it_does_nothing() -> None:
         ("torch.optim:AdamW", ("adamw",)),
         ("Own", ("adamw",)),
         ("InOne", ("sgd",)),
+        ("Both", ("sgd",)),
+        ("Kernels", ("sgd",)),
         ("OfAClass", ("sgd", "adam", "adamw")),
     ],
 )
@@ -169,7 +200,7 @@ def test_an_optimizer_refuses_settings_that_it_does_not_name(
     assert {rule for rule, each in findings.items() if each.failure} <= {"LIVE-1"}
     assert isinstance(trial.evidence, TrainingEvidence)
     raised = {rank.raised.message for rank in trial.evidence.ranks if rank.raised}
-    assert raised == {f"--opt {path}:Named: it takes no weight_decay"}
+    assert raised == {f"--opt {path}:Named: it takes no weight_decay, and the case has one"}
 
 
 @pytest.mark.parametrize(
@@ -200,4 +231,27 @@ def test_an_update_that_is_not_known_is_asked_for(pool: Pool, tmp_path: Path) ->
         pool.describe(made)
     assert 'declares = {"update": "adamw"}' in str(failure.value)
     declared = pool.describe(replace(made, declares={"update": "sgd"}))
-    assert {"adam", "adamw", "adam_constants"} <= {*declared["lacks"]}
+    assert {"adam", "adamw", "adam_constants", "amsgrad"} <= {*declared["lacks"]}
+    with pytest.raises(LoadFailure, match="it takes no lr, which differs from case to case"):
+        pool.describe(Ddp(optimizer=f"{path}:Rateless"))
+
+
+def test_another_update_is_refused_whatever_the_case(make_trial: TrialMaker) -> None:
+    """A stored case may have an optimizer that no search would draw."""
+    trial = make_trial(ddp=Ddp(optimizer="torch.optim:AdamW"), scope=Scope())
+    findings = trial.really(CASE)
+    assert {rule for rule, each in findings.items() if each.failure} <= {"LIVE-1"}
+    assert isinstance(trial.evidence, TrainingEvidence)
+    raised = {rank.raised.message for rank in trial.evidence.ranks if rank.raised}
+    assert raised == {"it makes the updates of AdamW alone"}
+
+
+def test_another_number_of_ranks_loads_an_optimizer_of_its_own(make_trial: TrialMaker) -> None:
+    """Its momentum is not known, so no later step is judged; without momentum all are."""
+    ddp = Ddp(optimizer="torch.optim:SGD", declares={"supports": ["resized"]})
+    trial = make_trial(ddp=ddp, scope=Scope(declared=Declarations(optimizer="own")))
+    for momentum in (0.0, 0.5):
+        case = replace(CASE, optimizer=Optimizer(momentum=momentum)).with_situation(Resized(1))
+        findings = trial.findings(case)
+        assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+        assert (FEWER in findings["STATE-2"].met) is (momentum == 0)

@@ -4,6 +4,7 @@ Public implementations differ in names and units, but hardly in the shape of the
 """
 
 from collections.abc import Callable
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ OPTIMIZER_ARGUMENTS = (
     "optim_args",
 )
 PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
+_ALL_VALUES, _ALL_KEYWORDS = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 _KNOWN = (
     *BUCKET_CAPS,
     *GROUPS,
@@ -112,22 +114,20 @@ class ForeignCall:
         self.cap, self.group = first(BUCKET_CAPS, parameters), first(GROUPS, parameters)
         given_already = self.given.keys() & {*OWN_BUFFERS}
         self.own_buffers = None if given_already else first(OWN_BUFFERS, parameters)
-        others = [name for name in rest if name not in self.given]
+        named = [name for name in rest if parameters[name].kind not in (_ALL_VALUES, _ALL_KEYWORDS)]
         needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
-        self.wanted = [name for name in others if name in needed]
+        self.wanted = [name for name in named if name in needed and name not in self.given]
         self.makes_optimizer = self.takes_class or (
             is_optimizer and not self.takes_optimizer and self.first not in OPTIMIZERS
         )
         self.fixes_update = self.makes_optimizer and not self.takes_class
         self.settings: Settings | None = None
-        if self.makes_optimizer:
-            whole = first(OPTIMIZER_ARGUMENTS, parameters)
-            if whole is None:
-                takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-                self.settings = Settings(others, takes_all=takes_all)
-                self.wanted = [name for name in self.wanted if name not in self.settings.names]
-            elif whole in others and whole not in self.wanted:
-                self.wanted.append(whole)
+        in_one = first(OPTIMIZER_ARGUMENTS, named)
+        if self.makes_optimizer and in_one not in self.given:
+            every = any(p.kind is _ALL_KEYWORDS for p in parameters.values())
+            self.settings = Settings(named, self.given, in_one or ("**" if every else ""))
+            passed = {*self.settings.names, in_one}
+            self.wanted = [name for name in self.wanted if name not in passed]
         missing = [name for name in self.wanted if name not in _KNOWN]
         if missing:
             raise LoadError(

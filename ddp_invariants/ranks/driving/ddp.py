@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from ddp_invariants.errors import DeclarationError, LoadError
@@ -28,12 +27,11 @@ from ddp_invariants.ranks.driving.imports import (
     source_of,
     version,
 )
+from ddp_invariants.ranks.driving.settings import UPDATES
 from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
 from ddp_invariants.situations.module_use import CAPABILITIES as MODULE_USES
 
-_UPDATES = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
-"""The classes of torch by their updates; AdamW is derived from Adam."""
 _OF_UPDATES = {"sgd": ("sgd", "momentum", "nesterov"), "adam": ("adam",), "adamw": ("adamw",)}
 """The capabilities that only an optimizer with an update has."""
 _NOT_IN_A_WHOLE_STEP = (
@@ -131,7 +129,7 @@ def _update_of(call: ForeignCall) -> str:
     made = call.thing
     if not call.fixes_update or not isinstance(made, type):
         return ""
-    return next((name for name, base in _UPDATES.items() if issubclass(made, base)), "")
+    return next((name for name, base in UPDATES.items() if issubclass(made, base)), "")
 
 
 class Driver:
@@ -208,13 +206,23 @@ class Driver:
         self._require_an_update()
 
     def _require_an_update(self) -> None:
-        """Check that the update of an optimizer that takes no class of torch is known."""
-        optimizer = self.optimizer
-        if optimizer is not None and optimizer.fixes_update and not self.declared.update:
+        """Check that an optimizer's update is known if no class of torch names it, and its settings."""
+        optimizer, update = self.optimizer, self.declared.update
+        if optimizer is None or not optimizer.fixes_update:
+            return
+        if not update:
             raise LoadError(
                 f"{optimizer.option}: it takes no optimizer and no optimizer_class, and is derived "
                 "from none of torch's SGD, Adam and AdamW, so the suite does not know which update it "
                 'makes; declare it, such as declares = {"update": "adamw"}'
+            )
+        # The defaults of torch are no case's.
+        always = ("lr", "weight_decay") if update == "adamw" else ("lr",)
+        missing = [] if optimizer.settings is None else optimizer.settings.lacks(always)
+        if missing:
+            raise LoadError(
+                f"{optimizer.option}: it takes no {missing[0]}, which differs from case to case; add "
+                "such an argument, or write an adapter"
             )
 
     @staticmethod
@@ -382,7 +390,7 @@ class Driver:
         if not update:
             return []
         others = [name for kind, names in _OF_UPDATES.items() if kind != update for name in names]
-        return [*others, "adam_constants"] if update == "sgd" else others
+        return [*others, "adam_constants", "amsgrad"] if update == "sgd" else others
 
     def _lacks_by_calls(self) -> list[str]:
         """Return the capabilities that the arguments of the calls rule out."""

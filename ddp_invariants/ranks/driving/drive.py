@@ -18,6 +18,7 @@ from ddp_invariants.implementation.names import BUILT_ON, OPTIMIZER
 from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, PARAMETERS
 from ddp_invariants.ranks.driving.imports import required
 from ddp_invariants.ranks.driving.known import known_within
+from ddp_invariants.ranks.driving.settings import UPDATES
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.driving.ddp import Driver
@@ -327,8 +328,12 @@ class Drive:
             context: The facts with which the optimizer is made; None for those of the case.
 
         Raises:
+            NotImplementedError: The optimizer makes another update than the case's.
             TypeError: Wrapping returned an object that cannot be trained.
         """
+        update = self.driver.declared.update
+        if update and self.context.optimizer_class is not UPDATES[update]:
+            raise NotImplementedError(f"it makes the updates of {UPDATES[update].__name__} alone")
         self.setup(self.context)
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -364,7 +364,7 @@ def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
     ]
 
 
-def first(names: Iterable[str], among: Mapping[str, object]) -> str | None:
+def first(names: Iterable[str], among: Container[str]) -> str | None:
     """Return the first of some names that occurs, or None."""
     return next((name for name in names if name in among), None)
 

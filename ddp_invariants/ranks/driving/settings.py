@@ -5,23 +5,24 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import torch
+from torch.optim import Optimizer
+
+UPDATES: dict[str, type[Optimizer]] = {
+    # AdamW is derived from Adam.
+    "adamw": torch.optim.AdamW,
+    "adam": torch.optim.Adam,
+    "sgd": torch.optim.SGD,
+}
+"""The classes of torch by their updates, derived ones first."""
 LEARNING_RATES = ("lr", "learning_rate")
+_VARIED = ("momentum", "weight_decay", "nesterov", "betas", "eps", "amsgrad", "maximize")
+"""The settings of torch's optimizers that cases vary, besides the learning rate."""
+_KERNELS = ("foreach", "fused")
+"""The settings that a case gives only if it chooses an implementation of a step."""
 _NAMES = {
     **dict.fromkeys(LEARNING_RATES, "lr"),
-    **{
-        name: name
-        for name in (
-            "momentum",
-            "weight_decay",
-            "nesterov",
-            "betas",
-            "eps",
-            "amsgrad",
-            "maximize",
-            "foreach",
-            "fused",
-        )
-    },
+    **{name: name for name in (*_VARIED, *_KERNELS)},
 }
 """The names of torch's optimizers, by the names under which callables take the same."""
 SETTING = "setting"
@@ -29,53 +30,65 @@ SETTING = "setting"
 
 
 class Settings:
-    """The settings that a callable takes, each by its name or by `**arguments`.
+    """The settings that a callable takes: by their names, and the others all at once.
 
     Args:
         names: The names of the callable's arguments.
-        takes_all: True if it takes any keyword.
+        given: The arguments that the user gave.
+        others: How the callable takes settings that it does not name: `**` as keywords, or the name
+            of an argument that takes a dictionary; empty if it takes no others.
     """
 
-    def __init__(self, names: Sequence[str], *, takes_all: bool) -> None:
-        self.names = {name: _NAMES[name] for name in names if name in _NAMES}
-        self.takes_all = takes_all
+    def __init__(self, names: Sequence[str], given: Mapping[str, Any], others: str = "") -> None:
+        self.names = {name: _NAMES[name] for name in names if name in _NAMES and name not in given}
+        self._given = {_NAMES[name]: value for name, value in given.items() if name in _NAMES}
+        self.others = others
 
-    def of(self, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call.
 
         What the callable names is always passed, because its own defaults may differ from torch's.
 
         Args:
             kind: The class of torch whose update is expected.
-            given: The settings of a case; others are as torch's class has them.
+            wanted: The settings of a case; others are as torch's class has them.
 
         Raises:
-            NotImplementedError: The callable has no argument for one of them.
+            NotImplementedError: The callable has no argument for one of them, or the user fixed it.
         """
         usual = _usual(kind)
-        unnamed = {name: value for name, value in given.items() if name not in self.names.values()}
-        # Without momentum, for example, is as good as with a momentum of zero.
-        missing = [name for name, value in unnamed.items() if value and value != usual[name]]
-        if missing and not self.takes_all:
-            raise NotImplementedError(f"it takes no {missing[0]}")
-        whole = {**usual, **given}
-        named = {name: whole[known] for name, known in self.names.items() if known in whole}
-        return {**(unnamed if self.takes_all else {}), **named}
+        known = {*self.names.values(), *self._given}
+        unnamed = {name: value for name, value in wanted.items() if name not in known}
+        missing = [name for name, value in unnamed.items() if value != usual.get(name)]
+        if missing and not self.others:
+            raise NotImplementedError(f"it takes no {missing[0]}, and the case has one")
+        whole = {**{name: usual[name] for name in _VARIED if name in usual}, **wanted}
+        for name, value in self._given.items():
+            if name in whole and value != whole[name]:
+                raise NotImplementedError(f"its {name} is given, and the case has another one")
+        named = {name: whole[setting] for name, setting in self.names.items() if setting in whole}
+        rest = unnamed if self.others == "**" else {self.others: unnamed} if self.others else {}
+        return {**rest, **named}
+
+    def lacks(self, names: Sequence[str]) -> list[str]:
+        """Return those of some settings that no argument takes."""
+        taken = {*self.names.values(), *self._given}
+        return [] if self.others else [name for name in names if name not in taken]
 
     def explained(self) -> str:
         """Describe in a line what is passed."""
-        names = ", ".join([*self.names, *(["any other"] if self.takes_all else [])])
-        return f"settings of the case's optimizer: {names or 'none'}"
+        others = {"": [], "**": ["any other"]}.get(self.others, [f"others in {self.others}"])
+        return f"settings of the case's optimizer: {', '.join([*self.names, *others]) or 'none'}"
 
     def source(self) -> list[list[str]]:
         """Return the rows of `ForeignCall.source`; the expression of a setting is torch's name."""
-        rows = [[name, known, SETTING] for name, known in self.names.items()]
-        if not self.takes_all:
+        rows = [[name, setting, SETTING] for name, setting in self.names.items()]
+        if not self.others:
             return rows
-        passed = [*self.names.values()]
-        others = f"for name, value in OPTIMIZER_ARGUMENTS.items() if name not in {passed}"
-        every = f"{{name: value {others}}}" if passed else "OPTIMIZER_ARGUMENTS"
-        return [*rows, ["**", every, ""]]
+        passed = [*self.names.values(), *self._given]
+        chosen = f"for name, value in OPTIMIZER_ARGUMENTS.items() if name not in {passed}"
+        every = f"{{name: value {chosen}}}" if passed else "OPTIMIZER_ARGUMENTS"
+        return [*rows, [self.others, every, ""]]
 
 
 @cache

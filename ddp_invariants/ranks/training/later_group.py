@@ -1,9 +1,13 @@
 """A group of parameters that a program adds to its optimizer after it has made the optimizer."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.ranks.training.setup import Setup
 
 if TYPE_CHECKING:
     from ddp_invariants.ranks.training.stepper import Stepper
@@ -12,8 +16,9 @@ if TYPE_CHECKING:
 class LaterGroup:
     """Parameters that an optimizer lacks from the start, until the program adds them.
 
-    Whatever makes the optimizer calls this object with all its parameters, and gets those it has from
-    the start. An optimizer of torch's own that was made otherwise gives up the others.
+    An optimizer under test is made of the others, for which its maker asks this object. One of torch's
+    own gives them up before its first step. An adapter may make an optimizer of anything, which may
+    differ from rank to rank, so any other optimizer of an adapter is left alone.
 
     Args:
         first: A function that returns those of some parameters which the optimizer has from the
@@ -22,21 +27,17 @@ class LaterGroup:
 
     def __init__(self, first: Callable[[list[Tensor]], list[Tensor]]) -> None:
         self._first = first
-        self._every: list[Tensor] | None = None
-        self._left: list[Tensor] = []
+        self._left: list[Tensor] | None = None
+
+    def within(self, setup: Setup, context: Context) -> Context:
+        """Return the facts with which the optimizer is made."""
+        return context if setup.driver.optimizer is None else replace(context, groups=self)
 
     def __call__(self, parameters: Iterable[Tensor]) -> list[Tensor]:
-        """Return the parameters that the optimizer has from the start.
-
-        Raises:
-            NotImplementedError: Another optimizer has asked before.
-        """
+        """Return the parameters that the optimizer has from the start."""
         every = list(parameters)
-        if self._every is not None and [*map(id, every)] != [*map(id, self._every)]:
-            raise NotImplementedError("each of several optimizers has parameters of its own")
         chosen = self._first(every)
         kept = {id(parameter) for parameter in chosen}
-        self._every = every
         self._left = [parameter for parameter in every if id(parameter) not in kept]
         return chosen
 
@@ -48,10 +49,10 @@ class LaterGroup:
         """
         self._trained, self._options = stepper.trained, stepper.setup.context.optimizer_arguments
         optimizer = stepper.trained.optimizer
-        if self._every is None and _is_plain(optimizer):
+        if stepper.setup.driver.optimizer is None and _is_plain(optimizer):
             (group,) = optimizer.param_groups
             group["params"] = self(group["params"])
-        if self._every is None or not hasattr(optimizer, "add_param_group"):
+        if self._left is None or not hasattr(optimizer, "add_param_group"):
             raise NotImplementedError(f"{type(optimizer).__name__} takes no group of parameters")
 
     def add(self, chosen: Callable[[Tensor], bool]) -> None:
@@ -60,8 +61,9 @@ class LaterGroup:
         Args:
             chosen: Whether to add a parameter.
         """
-        added = [parameter for parameter in self._left if chosen(parameter)]
-        self._left = [parameter for parameter in self._left if not chosen(parameter)]
+        left = self._left or []
+        added = [parameter for parameter in left if chosen(parameter)]
+        self._left = [parameter for parameter in left if not chosen(parameter)]
         if added:
             optimizer = self._trained.optimizer
             first: dict[str, Any] = next(iter(getattr(optimizer, "param_groups", ())), {})

@@ -10,17 +10,13 @@ from torch import nn
 
 from ddp_invariants.cases import numbers
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.ranks.driving.settings import UPDATES
 
 
 def optimizer_plan(case: TrainingCase) -> tuple[type[torch.optim.Optimizer], dict[str, Any]]:
     """Return the case's optimizer class and its keyword arguments."""
     plan = case.optimizer
-    kinds: dict[str, type[torch.optim.Optimizer]] = {
-        "sgd": torch.optim.SGD,
-        "adam": torch.optim.Adam,
-        "adamw": torch.optim.AdamW,
-    }
-    return kinds[plan.kind], plan.arguments
+    return UPDATES[plan.kind], plan.arguments
 
 
 @contextmanager

@@ -6,7 +6,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from copy import deepcopy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,7 +57,7 @@ class Actions(Effect):
             return context
         if self.setup.declared.zero == SHARDED:
             raise NotImplementedError("ranks share the parameters")
-        return replace(context, groups=self.later)
+        return self.later.within(self.setup, context)
 
     def begin(self, stepper: "Stepper") -> None:
         """Check that the optimizer lacks them, and takes a group."""

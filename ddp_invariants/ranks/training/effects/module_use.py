@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ class ModuleUse(Effect):
 
     def on_optimizer(self, context: Context) -> Context:
         """Have the optimizer made without half of its parameters, if the program adds them."""
-        return replace(context, groups=self.later) if "groups" in self.uses else context
+        return self.later.within(self.setup, context) if "groups" in self.uses else context
 
     def begin(self, stepper: "Stepper") -> None:
         """Use the wrapper and its optimizer before the first step."""
