@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.discovery import sending
+from ddp_invariants.discovery import otherwise, sending
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.deviations import expected, remarks
 from ddp_invariants.discovery.elsewhere import elsewhere
@@ -148,6 +148,10 @@ def of_ddp(
         *(f"{when}: {call}" for when, call in sorted(how.items())),
     ]
     plain_failure = failure_of(base, probes.scope)
+    if plain_failure is not None and not plain_failure.refused and base.incident is None:
+        plain_failure = plain_failure._replace(
+            otherwise=otherwise.holding(pool, ddp, probes.scope, how)
+        )
     if plain_failure is not None:
         probes.rules -= {*plain_failure.left_out}
     broken = plain_failure is not None and plain_failure.ends_all

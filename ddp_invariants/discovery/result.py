@@ -88,6 +88,7 @@ class PlainFailure(NamedTuple):
         where: The rank, the step and what was seen there, or the last frame of the exception.
         refused: True if every rank raised on purpose, so that no rule is violated.
         left_out: The rules that fail, if none of them is of the core; the probes leave them out.
+        otherwise: The ways, in words, to drive the implementation in which the case holds.
     """
 
     case: str
@@ -95,6 +96,7 @@ class PlainFailure(NamedTuple):
     where: str
     refused: bool
     left_out: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
 
     @property
     def rule(self) -> str:
@@ -187,6 +189,11 @@ class Discovery:
     def broken(self) -> str:
         """The rule that the plain case breaks; empty if it breaks none."""
         return "" if self.plain_failure is None else self.plain_failure.rule
+
+    @property
+    def otherwise(self) -> tuple[str, ...]:
+        """The ways to drive the DDP in which its plain case holds; empty if it holds anyway."""
+        return () if self.plain_failure is None else self.plain_failure.otherwise
 
     def scope(self, max_world_size: int) -> Scope:
         """Return the limits on what cases may contain."""
@@ -300,10 +307,7 @@ def to_plain(discovery: Discovery) -> dict[str, Any]:
         "not_simulated": discovery.not_simulated,
         # The workers of pytest-xdist take no tuple of a class of its own.
         "plain_failure": discovery.plain_failure
-        and [
-            *discovery.plain_failure[:-1],
-            [*discovery.plain_failure.left_out],
-        ],
+        and [[*each] if isinstance(each, tuple) else each for each in discovery.plain_failure],
     }
 
 
@@ -330,5 +334,5 @@ def from_plain(plain: Mapping[str, Any]) -> Discovery:
 def _plain_failure(row: list[Any] | None) -> PlainFailure | None:
     if row is None:
         return None
-    case, fact, where, refused, left_out = row
-    return PlainFailure(case, fact, where, refused, tuple(left_out))
+    case, fact, where, refused, left_out, otherwise = row
+    return PlainFailure(case, fact, where, refused, tuple(left_out), tuple(otherwise))

@@ -399,6 +399,7 @@ def _plain(discovery: Discovery) -> list[str]:
         _field("where", failed.where),
         _field("plain case", failed.case),
     ]
+    lines += [_field("but holds", f"with {way}") for way in failed.otherwise]
     if failed.left_out:
         broken = ", ".join(failed.left_out)
         lines.append(_field("probes", f"not judged by {broken}, which the plain case breaks"))

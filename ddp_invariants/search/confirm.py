@@ -93,6 +93,7 @@ def confirm(
         tested=rule,
         unstored=unstored,
         unsupported=excluding(runner, failure.rule, case) if len(seen) == runs else "",
+        otherwise=runner.options.otherwise if isinstance(case, TrainingCase) else (),
     )
     violation = violation_class(failure.rule)(text, reported, case, rule)
     if failure.rule == ENDS:

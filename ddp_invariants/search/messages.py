@@ -36,6 +36,7 @@ def violation(
     tested: str = "",
     unstored: str = "",
     unsupported: str = "",
+    otherwise: Sequence[str] = (),
 ) -> str:
     """Return the report of a violation, as a user reads it.
 
@@ -49,6 +50,7 @@ def violation(
         unstored: Why the file could not be written that the command reads; empty if it was.
         unsupported: A capability that excludes the violation if it is declared as unsupported;
             empty for none.
+        otherwise: The ways to drive the implementation in which the plain case holds, in words.
     """
     fields = [
         f"{failure.rule} violated by {implementation}{_seen(failure, tested)}: {failure.fact}",
@@ -74,6 +76,10 @@ def violation(
     ]
     if failure.notes:
         fields.append(textwrap.indent(failure.notes, "  | "))
+    fields += [
+        labelled("unless", f"the suite drives it wrongly: the plain case holds with {way}")
+        for way in otherwise
+    ]
     if unsupported:
         fields.append(
             labelled(

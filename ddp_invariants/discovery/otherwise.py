@@ -1,0 +1,85 @@
+"""Other ways to drive an implementation whose plain case fails: it may be right in one of them.
+
+The suite drives an implementation by usual names. If a name misleads, or a declaration is missing, a
+right implementation fails at once. Each way is tried on the plain case, and is told if the case holds
+so; it changes no verdict.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain, combinations
+from typing import Any, NamedTuple
+
+from ddp_invariants.discovery.plain_case import failure_of, plain_case
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.pool import Pool
+
+
+class Way(NamedTuple):
+    """One other way.
+
+    Attributes:
+        name: What the user would write.
+        meaning: What is different then.
+        options: The changed options of the DDP.
+        declares: The changed declarations.
+    """
+
+    name: str
+    meaning: str
+    options: Mapping[str, str]
+    declares: Mapping[str, Any]
+
+
+def ways(ddp: Ddp, declared: Declarations, how: Mapping[str, str]) -> Iterator[Way]:
+    """Yield the ways that differ from the present one.
+
+    Args:
+        ddp: The DDP.
+        declared: Its declarations.
+        how: The calls that the suite has chosen, by moment.
+    """
+    for option, moment in (("finish", "after backward"), ("start", "before each batch")):
+        if moment in how and not getattr(ddp, option):
+            meaning = f"{how[moment]} is then not called {moment}"
+            yield Way(f"--{option} none", meaning, {option: "none"}, {})
+    if declared.gradients == "all" and declared.stack is None:
+        meaning = "gradients are then averaged in the optimizer's step at the latest"
+        yield Way('gradients = "hidden"', meaning, {}, {"gradients": "hidden"})
+    if declared.init == "wrap":
+        meaning = "the user's program then makes the ranks equal before it wraps the module"
+        yield Way('init = "seed"', meaning, {}, {"init": "seed"})
+
+
+def holding(pool: Pool, ddp: Ddp, scope: Scope, how: Mapping[str, str]) -> tuple[str, ...]:
+    """Return in words the ways in which the plain case holds, or the pairs if no single one does.
+
+    Args:
+        pool: The ranks.
+        ddp: The DDP whose plain case fails.
+        scope: The limits of its cases.
+        how: As above.
+    """
+    every = [*ways(ddp, scope.declared, how)]
+    for chosen in (combinations(every, 1), combinations(every, 2)):
+        found = tuple(_told(each) for each in chosen if _holds(pool, ddp, scope, each))
+        if found:
+            return found
+    return ()
+
+
+def _holds(pool: Pool, ddp: Ddp, scope: Scope, together: tuple[Way, ...]) -> bool:
+    options: dict[str, Any] = dict(chain.from_iterable(way.options.items() for way in together))
+    declares = dict(chain.from_iterable(way.declares.items() for way in together))
+    scope = replace(scope, declared=replace(scope.declared, **declares))
+    changed = replace(ddp, **options, declares={**ddp.declares, **declares})
+    return failure_of(pool.train(plain_case(scope), changed), scope) is None
+
+
+def _told(together: tuple[Way, ...]) -> str:
+    names = " and ".join(
+        way.name if way.options else f"the declaration {way.name}" for way in together
+    )
+    return f"{names} ({'; '.join(way.meaning for way in together)})"

@@ -1,0 +1,168 @@
+"""An implementation that fails in its plain case is told in which other way it holds there."""
+
+from pathlib import Path
+
+import pytest
+
+from ddp_invariants.certification import Implementation, certify
+from ddp_invariants.discovery.probe import of_ddp
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.processes.pool import Pool
+
+FILE = '''
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+def mean(parameters):
+    for parameter in parameters:
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for tensor in (*module.parameters(), *module.buffers()):
+            dist.broadcast(tensor.detach(), 0)
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+
+class Restarts(Wrapper):
+    """Its `reset` is for a new fold, not for a new step."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.first = {name: value.clone() for name, value in module.state_dict().items()}
+
+    def reset(self):
+        self.module.load_state_dict(self.first)
+
+    def sync_gradients(self):
+        mean(self.module.parameters())
+
+
+class Silent(Wrapper):
+    """Its hook averages gradients, and `sync_gradients` squares the world size."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda each: self._average([each]))
+
+    def _average(self, parameters):
+        mean(parameters)
+
+    def sync_gradients(self):
+        for parameter in self.module.parameters():
+            parameter.grad /= 2
+
+
+class Engine(Wrapper):
+    """Its step averages gradients before it updates."""
+
+    def __init__(self, module, optimizer):
+        super().__init__(module)
+        self.optimizer = optimizer
+
+    def backward(self, loss):
+        loss.backward()
+
+    def step(self):
+        mean(self.module.parameters())
+        self.optimizer.step()
+
+
+class Averaging(torch.optim.SGD):
+    """It leaves the first broadcast to the program."""
+
+    def step(self, closure=None):
+        loss = None if closure is None else closure()
+        mean(parameter for group in self.param_groups for parameter in group["params"])
+        super().step()
+        return loss
+
+
+class Local(Wrapper):
+    """It averages nothing."""
+
+
+class Trainer(Wrapper):
+    """It makes an optimizer of its own."""
+
+    def __init__(self, module, lr):
+        super().__init__(module)
+        self.optimizer = torch.optim.SGD(module.parameters(), lr)
+
+    def backward(self, loss):
+        loss.backward()
+        mean(self.module.parameters())
+
+    def step(self):
+        self.optimizer.step()
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+'''
+CALLED = "is then not called"
+WAYS = {
+    "Restarts": f"--start none (reset() {CALLED} before each batch)",
+    "Silent": f"--finish none (sync_gradients() {CALLED} after backward)",
+    "Engine": (
+        'the declaration gradients = "hidden" '
+        "(gradients are then averaged in the optimizer's step at the latest)"
+    ),
+    "Averaging": (
+        'the declaration init = "seed" '
+        "(the user's program then makes the ranks equal before it wraps the module)"
+    ),
+    "Local": "",
+}
+
+
+@pytest.fixture(name="file")
+def file_(tmp_path: Path) -> str:
+    """Return the path of the implementations."""
+    path = tmp_path / "driven.py"
+    path.write_text(FILE, encoding="utf-8")
+    return str(path)
+
+
+def _named(file: str, name: str) -> Ddp:
+    named = f"{file}:{name}"
+    return Ddp("none", optimizer=named) if name == "Averaging" else Ddp(named)
+
+
+@pytest.mark.parametrize("name", [*WAYS])
+def test_the_way_is_told_in_which_the_plain_case_holds(pool: Pool, file: str, name: str) -> None:
+    """An implementation that is wrong in each way gets none."""
+    ddp = _named(file, name)
+    found = of_ddp(pool, ddp, pool.describe(ddp), 2)
+    assert found.plain_failure is not None
+    assert " ".join(found.otherwise) == WAYS[name]
+
+
+def test_a_violation_says_so(file: str) -> None:
+    """Its last lines say what to write."""
+    with pytest.raises(AssertionError) as violation:
+        certify(Implementation(ddp=f"{file}:Engine"), rules=["GRAD-1"])
+    text = " ".join(str(violation.value).split())
+    told = "unless the suite drives it wrongly: the plain case holds with"
+    assert f'{told} the declaration gradients = "hidden"' in text
+
+
+def test_an_engine_with_an_optimizer_of_its_own_declares_its_update(pool: Pool, file: str) -> None:
+    """Then no case has settings that the engine cannot be given."""
+    trainer = _named(file, "Trainer")
+    with pytest.raises(LoadFailure, match="it makes an optimizer of its own"):
+        pool.describe(trainer)
+    declared = Ddp(trainer.name, declares={"update": "sgd"})
+    lacks = pool.describe(declared)["lacks"]
+    assert {"momentum", "weight_decay", "adam", "adamw"} <= {*lacks}
+    assert of_ddp(pool, declared, pool.describe(declared), 2).plain_failure is None
