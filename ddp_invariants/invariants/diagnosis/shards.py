@@ -82,7 +82,8 @@ def of_length(
         return [
             Cause(
                 "endless",
-                f"it yields without end: iteration was stopped after {len(shard)} indices",
+                f"it yields without end: iteration was stopped after {len(shard)} indices; a stream "
+                'declares padding = "endless"',
             )
         ]
     causes = [*_of_the_ranks(yielded, shards), *_of_slices(yielded, shards)]

@@ -3,7 +3,8 @@
 Public implementations differ in names and units, but hardly in the shape of their signatures.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter
 from typing import Any
 
@@ -64,6 +65,7 @@ OPTIMIZER_ARGUMENTS = (
     "optim_args",
 )
 PARAMETERS = ("params", "parameters", "param_groups", "model_parameters")
+NAMED = ("named_parameters", "named_params")
 _ALL_VALUES, _ALL_KEYWORDS = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
 _KNOWN = (
     *BUCKET_CAPS,
@@ -74,6 +76,7 @@ _KNOWN = (
     *OPTIMIZER_CLASSES,
     *OPTIMIZER_ARGUMENTS,
     *PARAMETERS,
+    *NAMED,
     *LEARNING_RATES,
     "device",
     "seed",
@@ -117,8 +120,9 @@ class ForeignCall:
         named = [name for name in rest if parameters[name].kind not in (_ALL_VALUES, _ALL_KEYWORDS)]
         needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
         self.wanted = [name for name in named if name in needed and name not in self.given]
+        takes_none = not self.takes_optimizer and self.first not in OPTIMIZERS
         self.makes_optimizer = self.takes_class or (
-            is_optimizer and not self.takes_optimizer and self.first not in OPTIMIZERS
+            takes_none and (is_optimizer or any(name in LEARNING_RATES for name in self.wanted))
         )
         self.fixes_update = self.makes_optimizer and not self.takes_class
         self.settings: Settings | None = None
@@ -140,6 +144,11 @@ class ForeignCall:
     def takes_optimizer(self) -> bool:
         """True if it requires an optimizer that exists already."""
         return any(name in OPTIMIZERS and name not in OPTIMIZER_CLASSES for name in self.wanted)
+
+    @property
+    def of_parameters(self) -> bool:
+        """True if its first argument is no module and no optimizer."""
+        return self.first not in ("model", "module", *OPTIMIZERS)
 
     @property
     def takes_class(self) -> bool:
@@ -185,12 +194,23 @@ class ForeignCall:
         for name in self.wanted:
             if name not in arguments:
                 arguments[name] = self._value(name, context, module, optimizer)
-        if self.settings is not None:
-            try:
-                arguments |= self.settings.of(context.optimizer_class, context.optimizer_arguments)
-            except NotImplementedError as refused:
-                raise NotImplementedError(f"{self.option}: {refused}") from None
-        return self.thing(thing, **arguments)
+        if self.settings is None:
+            return self.thing(thing, **arguments)
+        plan = context.optimizer_class, context.optimizer_arguments
+        with self._refusing():
+            arguments |= self.settings.of(*plan)
+        made = self.thing(thing, **arguments)
+        with self._refusing():
+            self.settings.require(made, *plan)
+        return made
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Add the option's name to a refusal."""
+        try:
+            yield
+        except NotImplementedError as refused:
+            raise NotImplementedError(f"{self.option}: {refused}") from None
 
     def _value(self, name: str, context: Context, module: Any, optimizer: Any) -> Any:
         if name in OPTIMIZER_CLASSES:
@@ -206,6 +226,8 @@ class ForeignCall:
             "module": module,
             "model": module,
         }
+        if name in NAMED:
+            return list(module.named_parameters())
         return fixed[name] if name in fixed else list(module.parameters())
 
     def source(self, module: str = "model") -> list[list[str]]:
@@ -238,6 +260,7 @@ class ForeignCall:
                 (name for name in OPTIMIZERS if name not in OPTIMIZER_CLASSES), "optimizer"
             ),
             **dict.fromkeys(PARAMETERS, f"list({module}.parameters())"),
+            **dict.fromkeys(NAMED, f"list({module}.named_parameters())"),
             **dict.fromkeys(("module", "model"), module),
             "device": 'torch.device("cpu")',
             **dict.fromkeys(LEARNING_RATES, 'OPTIMIZER_ARGUMENTS["lr"]'),

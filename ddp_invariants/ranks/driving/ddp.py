@@ -27,13 +27,25 @@ from ddp_invariants.ranks.driving.imports import (
     source_of,
     version,
 )
-from ddp_invariants.ranks.driving.settings import UPDATES
+from ddp_invariants.ranks.driving.settings import UPDATES, names_of
 from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
 from ddp_invariants.situations.module_use import CAPABILITIES as MODULE_USES
 
 _OF_UPDATES = {"sgd": ("sgd", "momentum", "nesterov"), "adam": ("adam",), "adamw": ("adamw",)}
 """The capabilities that only an optimizer with an update has."""
+_OF_SETTINGS = {
+    "momentum": ("momentum", "nesterov"),
+    "nesterov": ("nesterov",),
+    "weight_decay": ("weight_decay",),
+    "betas": ("adam_constants",),
+    "eps": ("adam_constants",),
+    "amsgrad": ("amsgrad",),
+    "maximize": ("maximize",),
+    "foreach": ("foreach",),
+    "fused": ("fused",),
+}
+"""The capabilities that need a setting of the optimizer."""
 _NOT_IN_A_WHOLE_STEP = (
     "no_sync",
     "bucket_cap",
@@ -207,23 +219,26 @@ class Driver:
 
     def _require_an_update(self) -> None:
         """Check that an optimizer's update is known if no class of torch names it, and its settings."""
-        optimizer, update = self.optimizer, self.declared.update
-        if optimizer is None or not optimizer.fixes_update:
-            return
-        if not update:
-            raise LoadError(
-                f"{optimizer.option}: it takes no optimizer and no optimizer_class, and is derived "
-                "from none of torch's SGD, Adam and AdamW, so the suite does not know which update it "
-                'makes; declare it, such as declares = {"update": "adamw"}'
-            )
-        # The defaults of torch are no case's.
-        always = ("lr", "weight_decay") if update == "adamw" else ("lr",)
-        missing = [] if optimizer.settings is None else optimizer.settings.lacks(always)
-        if missing:
-            raise LoadError(
-                f"{optimizer.option}: it takes no {missing[0]}, which differs from case to case; add "
-                "such an argument, or write an adapter"
-            )
+        update = self.declared.update
+        for call in (self.call, self.optimizer):
+            if call is None or not call.fixes_update:
+                continue
+            if not update:
+                raise LoadError(
+                    f"{call.option}: it makes an optimizer of its own: it takes no optimizer and no "
+                    "optimizer_class, and is derived from none of torch's SGD, Adam and AdamW. So the "
+                    "suite does not know which update it makes; declare it, such as "
+                    'declares = {"update": "adamw"}'
+                )
+            # The defaults of torch are no case's.
+            always = ("lr", "weight_decay") if update == "adamw" else ("lr",)
+            missing = [] if call.settings is None else call.settings.lacks(always)
+            if missing:
+                raise LoadError(
+                    f"{call.option}: it takes no {missing[0]} by a usual name "
+                    f"({', '.join(names_of(missing[0]))}), which differs from case to case; add such an "
+                    "argument, or write an adapter"
+                )
 
     @staticmethod
     def _declares(thing: Any) -> Mapping[str, Any]:
@@ -365,6 +380,7 @@ class Driver:
         ):
             # Gradients are kept elsewhere, too, and the implementation says what clears them.
             lacks += ["zero_by_module"]
+        lacks += self._not_taken()
         if "wrap" in self.methods:  # Only the adapter can say whether it uses the context's values.
             lacks += [
                 name
@@ -391,6 +407,19 @@ class Driver:
             return []
         others = [name for kind, names in _OF_UPDATES.items() if kind != update for name in names]
         return [*others, "adam_constants", "amsgrad"] if update == "sgd" else others
+
+    def _not_taken(self) -> list[str]:
+        """Return the capabilities of an optimizer that gets no buffers, or not all settings."""
+        optimizer = self.optimizer if self.ddp.name == "none" else None
+        unseen = optimizer is not None and optimizer.of_parameters
+        buffers = ["buffers"] if unseen and "buffers" not in self.declared.supports else []
+        return buffers + [
+            name
+            for call in (self.call, self.optimizer)
+            if call is not None and call.fixes_update and call.settings is not None
+            for setting in call.settings.lacks([*_OF_SETTINGS])
+            for name in _OF_SETTINGS[setting]
+        ]
 
     def _lacks_by_calls(self) -> list[str]:
         """Return the capabilities that the arguments of the calls rule out."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.declarations import SHARDED
 from ddp_invariants.implementation.names import BUILT_ON, OPTIMIZER
-from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, OPTIMIZERS, PARAMETERS
+from ddp_invariants.ranks.driving.arguments import BUCKET_CAPS, NAMED, OPTIMIZERS, PARAMETERS
 from ddp_invariants.ranks.driving.imports import required
 from ddp_invariants.ranks.driving.known import known_within
 from ddp_invariants.ranks.driving.settings import UPDATES
@@ -38,6 +38,8 @@ FINISHERS = (
     "allreduce_gradients",
     "reduce_gradients",
     "average_gradients",
+    "average_grads",
+    "reduce_grads",
     "wait_for_gradients",
     "on_after_backward",
     "synchronize",
@@ -134,8 +136,8 @@ class Drive:
 
     def _optimizer(self, wrapped: Any, context: Context) -> Any:
         """Make the `--opt` optimizer under test, else the case's, over the trained parameters."""
-        trained = _trained(wrapped) or _trained(self.replica)
-        call = self.driver.optimizer
+        holder = wrapped if _trained(wrapped) else self.replica
+        trained, call = _trained(holder), self.driver.optimizer
         if call is None:
             # Used once: parameters that are assigned later need an optimizer of their own.
             made, self._made_first = self._made_first, None
@@ -149,7 +151,9 @@ class Drive:
             )
         if call.first in OPTIMIZERS:
             return call(context.optimizer(trained), context, wrapped)
-        return call(context.grouped(trained), context, wrapped)
+        if call.first in NAMED:
+            return call(list(holder.named_parameters()), context, holder)
+        return call(context.grouped(trained), context, holder)
 
     def before_batch(self, wrapped: Any, _optimizer: Any) -> object:
         return getattr(wrapped, self._start)() if self._start else None

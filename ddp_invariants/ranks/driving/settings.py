@@ -29,6 +29,11 @@ SETTING = "setting"
 """The condition of an argument's row of source text: the case's optimizer has the setting."""
 
 
+def names_of(setting: str) -> list[str]:
+    """Return the names under which callables take a setting."""
+    return [name for name, known in _NAMES.items() if known == setting]
+
+
 class Settings:
     """The settings that a callable takes: by their names, and the others all at once.
 
@@ -69,6 +74,23 @@ class Settings:
         named = {name: whole[setting] for name, setting in self.names.items() if setting in whole}
         rest = unnamed if self.others == "**" else {self.others: unnamed} if self.others else {}
         return {**rest, **named}
+
+    def require(self, optimizer: object, kind: type, wanted: Mapping[str, Any]) -> None:
+        """Check that a made optimizer fixes no setting which no argument takes.
+
+        A setting that an argument takes, and the optimizer ignores, is a fault.
+
+        Raises:
+            NotImplementedError: It fixes one, and the case has another value.
+        """
+        groups = getattr(optimizer, "param_groups", None) or [{}]
+        whole = {**_usual(kind), **wanted}
+        for name in self.lacks(_VARIED):
+            if name in whole and groups[0].get(name, whole[name]) != whole[name]:
+                raise NotImplementedError(
+                    f"it has {name} = {groups[0][name]}, which no argument sets, and the case has "
+                    f"{whole[name]}"
+                )
 
     def lacks(self, names: Sequence[str]) -> list[str]:
         """Return those of some settings that no argument takes."""
