@@ -1,8 +1,8 @@
 """Other ways to drive an implementation whose plain case fails: it may be right in one of them.
 
-The suite drives an implementation by usual names. If a name misleads, or a declaration is missing, a
-right implementation fails at once. Each way is tried on the plain case, and is told if the case holds
-so; it changes no verdict.
+The suite drives an implementation by usual names. If a name misleads, or a declaration is missing,
+a right implementation fails at once. Each way is tried on the plain case, and is told if the case
+holds so; it changes no verdict.
 """
 
 from collections.abc import Iterator, Mapping
@@ -64,9 +64,9 @@ def holding(pool: Pool, ddp: Ddp, scope: Scope, how: Mapping[str, str]) -> tuple
     """
     every = [*ways(ddp, scope.declared, how)]
     for chosen in (combinations(every, 1), combinations(every, 2)):
-        found = tuple(_told(each) for each in chosen if _holds(pool, ddp, scope, each))
-        if found:
-            return found
+        held = tuple(_told(each) for each in chosen if _holds(pool, ddp, scope, each))
+        if held:
+            return held
     return ()
 
 

@@ -91,8 +91,8 @@ class ForeignCall:
     Attributes:
         makes_optimizer: True if it makes an optimizer by itself.
         fixes_update: True if it makes one, and no class of torch says which.
-        settings: The settings that it takes of an optimizer; None if it makes none, or takes them in
-            one argument.
+        settings: The settings that it takes of an optimizer; None if it makes none, or if the user
+            gave all of them in one argument.
 
     Args:
         thing: The callable.

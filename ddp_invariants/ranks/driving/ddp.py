@@ -405,8 +405,8 @@ class Driver:
         update = self.declared.update
         if not update:
             return []
-        others = [name for kind, names in _OF_UPDATES.items() if kind != update for name in names]
-        return [*others, "adam_constants", "amsgrad"] if update == "sgd" else others
+        foreign = [name for kind, names in _OF_UPDATES.items() if kind != update for name in names]
+        return [*foreign, "adam_constants", "amsgrad"] if update == "sgd" else foreign
 
     def _not_taken(self) -> list[str]:
         """Return the capabilities of an optimizer that gets no buffers, or not all settings."""

@@ -1,4 +1,4 @@
-"""The settings of an optimizer, such as its learning rate, as a callable that makes one takes them."""
+"""The settings of an optimizer, such as its learning rate, as its maker takes them."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -35,19 +35,19 @@ def names_of(setting: str) -> list[str]:
 
 
 class Settings:
-    """The settings that a callable takes: by their names, and the others all at once.
+    """The settings that a callable takes: some by their names, and all others at once.
 
     Args:
         names: The names of the callable's arguments.
         given: The arguments that the user gave.
-        others: How the callable takes settings that it does not name: `**` as keywords, or the name
-            of an argument that takes a dictionary; empty if it takes no others.
+        remainder: The form in which the callable takes settings that it does not name: `**` as
+            keywords, or the name of an argument that takes a dictionary; empty if it takes none.
     """
 
-    def __init__(self, names: Sequence[str], given: Mapping[str, Any], others: str = "") -> None:
+    def __init__(self, names: Sequence[str], given: Mapping[str, Any], remainder: str = "") -> None:
         self.names = {name: _NAMES[name] for name in names if name in _NAMES and name not in given}
         self._given = {_NAMES[name]: value for name, value in given.items() if name in _NAMES}
-        self.others = others
+        self.remainder = remainder
 
     def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call.
@@ -65,15 +65,16 @@ class Settings:
         known = {*self.names.values(), *self._given}
         unnamed = {name: value for name, value in wanted.items() if name not in known}
         missing = [name for name, value in unnamed.items() if value != usual.get(name)]
-        if missing and not self.others:
+        if missing and not self.remainder:
             raise NotImplementedError(f"it takes no {missing[0]}, and the case has one")
         whole = {**{name: usual[name] for name in _VARIED if name in usual}, **wanted}
         for name, value in self._given.items():
             if name in whole and value != whole[name]:
                 raise NotImplementedError(f"its {name} is given, and the case has another one")
         named = {name: whole[setting] for name, setting in self.names.items() if setting in whole}
-        rest = unnamed if self.others == "**" else {self.others: unnamed} if self.others else {}
-        return {**rest, **named}
+        if not self.remainder:
+            return named
+        return {**(unnamed if self.remainder == "**" else {self.remainder: unnamed}), **named}
 
     def require(self, optimizer: object, kind: type, wanted: Mapping[str, Any]) -> None:
         """Check that a made optimizer fixes no setting which no argument takes.
@@ -95,22 +96,24 @@ class Settings:
     def lacks(self, names: Sequence[str]) -> list[str]:
         """Return those of some settings that no argument takes."""
         taken = {*self.names.values(), *self._given}
-        return [] if self.others else [name for name in names if name not in taken]
+        return [] if self.remainder else [name for name in names if name not in taken]
 
     def explained(self) -> str:
         """Describe in a line what is passed."""
-        others = {"": [], "**": ["any other"]}.get(self.others, [f"others in {self.others}"])
-        return f"settings of the case's optimizer: {', '.join([*self.names, *others]) or 'none'}"
+        passed = [*self.names]
+        if self.remainder:
+            passed += ["any other" if self.remainder == "**" else f"any other in {self.remainder}"]
+        return f"settings of the case's optimizer: {', '.join(passed) or 'none'}"
 
     def source(self) -> list[list[str]]:
         """Return the rows of `ForeignCall.source`; the expression of a setting is torch's name."""
         rows = [[name, setting, SETTING] for name, setting in self.names.items()]
-        if not self.others:
+        if not self.remainder:
             return rows
         passed = [*self.names.values(), *self._given]
         chosen = f"for name, value in OPTIMIZER_ARGUMENTS.items() if name not in {passed}"
         every = f"{{name: value {chosen}}}" if passed else "OPTIMIZER_ARGUMENTS"
-        return [*rows, [self.others, every, ""]]
+        return [*rows, [self.remainder, every, ""]]
 
 
 @cache

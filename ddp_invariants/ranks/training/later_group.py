@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class LaterGroup:
     """Parameters that an optimizer lacks from the start, until the program adds them.
 
-    An optimizer under test is made of the others, for which its maker asks this object. One of torch's
-    own gives them up before its first step. An adapter may make an optimizer of anything, which may
-    differ from rank to rank, so any other optimizer of an adapter is left alone.
+    An optimizer under test is made of the others, for which its maker asks this object. One of
+    torch's own gives them up before its first step. An adapter may make an optimizer of anything,
+    which may differ from rank to rank, so any other optimizer of an adapter is left alone.
 
     Args:
         first: A function that returns those of some parameters which the optimizer has from the
