@@ -138,6 +138,11 @@ def with_optimizer(
     return module, Stepper(optimizer, module)
 
 
+def with_optim(module: nn.Module, optim: torch.optim.Optimizer) -> tuple[nn.Module, Stepper]:
+    """Do the same, under another usual name."""
+    return with_optimizer(module, optim)
+
+
 class SynchronisingSgd(torch.optim.SGD):
     """An optimizer that starts its parameters equal and synchronises in its step."""
 

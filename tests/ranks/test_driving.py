@@ -60,6 +60,10 @@ SHAPES: dict[str, tuple[Ddp, str]] = {
         Ddp(of("with_optimizer"), declares={"gradients": "hidden"}),
         "also passed: optimizer",
     ),
+    "with the optimizer as optim": (
+        Ddp(of("with_optim"), declares={"gradients": "hidden"}),
+        "also passed: optim",
+    ),
     "an optimizer that synchronises": (
         Ddp("none", optimizer=of("SynchronisingSgd")),
         "--opt called with 'params' first",
@@ -175,6 +179,16 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
         Ddp(),
         "{path}:DDP returned an object that cannot be called like a model",
     ),
+    "a model and no optimizer": (
+        "def DDP(module): return module, 'cpu'",
+        Ddp(),
+        "wrapping returned a str after the model, expected an optimizer",
+    ),
+    "an optimizer without a rate": (
+        "import torch\nclass Fixed(torch.optim.SGD):\n    def __init__(self, params): super().__init__(params, 1.0)",
+        Ddp("none", optimizer="{path}:Fixed"),
+        "it takes no lr by a usual name (lr, learning_rate)",
+    ),
     "one that needs CUDA": (
         "class DDP(Unfinished):\n    def __init__(self, module): super().__init__(module.cuda())",
         Ddp(),
@@ -192,7 +206,12 @@ def put(path: Path, source: str, ddp: Ddp) -> Ddp:
     """Write an implementation to a file, and return a Ddp that names it there."""
     path.write_text(HEAD + source + "\n")
     name = f"{path}:DDP" if ddp.name == "reference" else ddp.name.format(path=path)
-    return replace(ddp, name=name, setup=tuple(call.format(path=path) for call in ddp.setup))
+    return replace(
+        ddp,
+        name=name,
+        setup=tuple(call.format(path=path) for call in ddp.setup),
+        optimizer=ddp.optimizer.format(path=path),
+    )
 
 
 @pytest.mark.parametrize(("source", "ddp", "sentence"), UNUSABLE.values(), ids=UNUSABLE)

@@ -118,7 +118,9 @@ class ForeignCall:
         given_already = self.given.keys() & {*OWN_BUFFERS}
         self.own_buffers = None if given_already else first(OWN_BUFFERS, parameters)
         named = [name for name in rest if parameters[name].kind not in (_ALL_VALUES, _ALL_KEYWORDS)]
-        needed = {*required(parameters.values()), *OPTIMIZER_CLASSES}
+        # A wrapper's `optim` is an optimizer, and that of a sharded optimizer is a class.
+        self._classes = {name for name in OPTIMIZER_CLASSES if is_optimizer or name != "optim"}
+        needed = {*required(parameters.values()), *self._classes}
         self.wanted = [name for name in named if name in needed and name not in self.given]
         takes_none = not self.takes_optimizer and self.first not in OPTIMIZERS
         self.makes_optimizer = self.takes_class or (
@@ -143,7 +145,7 @@ class ForeignCall:
     @property
     def takes_optimizer(self) -> bool:
         """True if it requires an optimizer that exists already."""
-        return any(name in OPTIMIZERS and name not in OPTIMIZER_CLASSES for name in self.wanted)
+        return any(name in OPTIMIZERS and name not in self._classes for name in self.wanted)
 
     @property
     def of_parameters(self) -> bool:
@@ -153,7 +155,7 @@ class ForeignCall:
     @property
     def takes_class(self) -> bool:
         """True if it makes the optimizer itself, from a class."""
-        return any(name in OPTIMIZER_CLASSES for name in self.wanted)
+        return any(name in self._classes for name in self.wanted)
 
     def explained(self) -> list[str]:
         """Describe how it is called, a line each."""
@@ -213,7 +215,7 @@ class ForeignCall:
             raise NotImplementedError(f"{self.option}: {refused}") from None
 
     def _value(self, name: str, context: Context, module: Any, optimizer: Any) -> Any:
-        if name in OPTIMIZER_CLASSES:
+        if name in self._classes:
             return context.optimizer_class
         fixed = {
             **dict.fromkeys(RANKS, context.rank),
@@ -252,12 +254,12 @@ class ForeignCall:
         if self.own_buffers is not None:
             rows.append([self.own_buffers, "False", "own buffers"])
         written = {
-            **dict.fromkeys(OPTIMIZER_CLASSES, "OPTIMIZER"),
+            **dict.fromkeys(self._classes, "OPTIMIZER"),
             **dict.fromkeys(OPTIMIZER_ARGUMENTS, "dict(OPTIMIZER_ARGUMENTS)"),
             **dict.fromkeys(RANKS, "rank"),
             **dict.fromkeys(WORLD_SIZES, "WORLD_SIZE"),
             **dict.fromkeys(
-                (name for name in OPTIMIZERS if name not in OPTIMIZER_CLASSES), "optimizer"
+                (name for name in OPTIMIZERS if name not in self._classes), "optimizer"
             ),
             **dict.fromkeys(PARAMETERS, f"list({module}.parameters())"),
             **dict.fromkeys(NAMED, f"list({module}.named_parameters())"),

@@ -342,6 +342,11 @@ class Drive:
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:
             made, self.brought = made[0], made[1]
+            if not callable(getattr(self.brought, "step", None)):
+                raise TypeError(
+                    f"wrapping returned a {type(self.brought).__name__} after the model, expected an "
+                    "optimizer"
+                )
             self.driven[OPTIMIZER] = "the one that wrapping returned"
             if self.driver.optimizer is not None and not (
                 self.driver.call and self.driver.call.takes_optimizer
