@@ -8,13 +8,17 @@ holds so; it changes no verdict.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, combinations
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ddp_invariants.discovery.plain_case import failure_of, plain_case
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
+
+PATIENCE = 3.0
+"""Seconds that a way gets; one that does not hang takes some milliseconds."""
 
 
 class Way(NamedTuple):
@@ -64,18 +68,32 @@ def holding(pool: Pool, ddp: Ddp, scope: Scope, how: Mapping[str, str]) -> tuple
     """
     every = [*ways(ddp, scope.declared, how)]
     for chosen in (combinations(every, 1), combinations(every, 2)):
-        held = tuple(_told(each) for each in chosen if _holds(pool, ddp, scope, each))
+        held = list[str]()
+        for together in chosen:
+            outcome = _tried(pool, ddp, scope, together)
+            if outcome == "hangs":
+                return tuple(held)  # Others may hang, too, and each costs seconds.
+            held += [_told(together)] if outcome == "holds" else []
         if held:
-            return held
+            return tuple(held)
     return ()
 
 
-def _holds(pool: Pool, ddp: Ddp, scope: Scope, together: tuple[Way, ...]) -> bool:
+def _tried(
+    pool: Pool, ddp: Ddp, scope: Scope, together: tuple[Way, ...]
+) -> Literal["holds", "fails", "hangs"]:
+    """Run the plain case in some ways together."""
     options: dict[str, Any] = dict(chain.from_iterable(way.options.items() for way in together))
     declares = dict(chain.from_iterable(way.declares.items() for way in together))
     scope = replace(scope, declared=replace(scope.declared, **declares))
     changed = replace(ddp, **options, declares={**ddp.declares, **declares})
-    return failure_of(pool.train(plain_case(scope), changed), scope) is None
+    try:
+        evidence = pool.train(plain_case(scope), changed, patience=PATIENCE)
+    except LoadFailure:
+        return "fails"  # An adapter may forbid an option.
+    if evidence.incident is not None:
+        return "hangs"
+    return "holds" if failure_of(evidence, scope) is None else "fails"
 
 
 def _told(together: tuple[Way, ...]) -> str:

@@ -1,6 +1,5 @@
 """LIVE: every case ends on every rank, all ranks learn of an error, a run leaves nothing behind."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -25,7 +24,6 @@ from ddp_invariants.invariants.rule import (
 )
 from ddp_invariants.invariants.sampler_view import ShardView, sharding
 from ddp_invariants.invariants.view import EvidenceView, training
-from ddp_invariants.records.evidence import RankEvidence
 from ddp_invariants.records.verdict import Failure
 
 _SOURCE = "no document: every program should end, and a caught exception should do no harm"
@@ -93,7 +91,6 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         and view.case.poison is None
         and view.case.injected_failure is None
         and not _may_diverge(view)
-        and not _refused_by_the_suite(ranks)
     ):
         return Failure(
             "LIVE-1",
@@ -106,16 +103,6 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         return failure
     # All ranks raised at the start, or at a value that is not finite: the implementation refuses.
     raise Unjudged(view.cut_short)
-
-
-def _refused_by_the_suite(ranks: Sequence[RankEvidence]) -> bool:
-    """Return whether all ranks raised because the suite's program cannot use the implementation so."""
-    return all(
-        rank.raised is not None
-        and rank.raised.type == "NotImplementedError"
-        and rank.raised.innermost == "harness"
-        for rank in ranks
-    )
 
 
 @partial(sharding.add, training.rules[ENDS])

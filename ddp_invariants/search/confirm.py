@@ -93,7 +93,8 @@ def confirm(
         tested=rule,
         unstored=unstored,
         unsupported=excluding(runner, failure.rule, case) if len(seen) == runs else "",
-        otherwise=runner.options.otherwise if isinstance(case, TrainingCase) else (),
+        # Another rule's failure may have another reason.
+        otherwise=runner.options.otherwise if failure.rule == runner.options.broken else (),
     )
     violation = violation_class(failure.rule)(text, reported, case, rule)
     if failure.rule == ENDS:

@@ -89,6 +89,43 @@ class Averaging(torch.optim.SGD):
         return loss
 
 
+class Adapter:
+    """It halves the mean, and so is wrong in each way; the suite may not replace its method."""
+
+    def wrap(self, module, context):
+        return Restarts(module)
+
+    def before_batch(self, wrapped, optimizer):
+        pass
+
+    def after_backward(self, wrapped, optimizer):
+        mean(wrapped.parameters())
+        for parameter in wrapped.parameters():
+            parameter.grad /= 2
+
+
+class Waits(Silent):
+    """It waits for ever unless `sync_gradients` was called before."""
+
+    def forward(self, *inputs):
+        self.synchronised = not getattr(self, "begun", False)
+        self.begun = True
+        if not self.synchronised and not getattr(self, "called", False):
+            dist.recv(torch.zeros(1), (dist.get_rank() + 1) % dist.get_world_size())
+        return super().forward(*inputs)
+
+    def sync_gradients(self):
+        self.called = True
+        super().sync_gradients()
+
+
+class Forgets(Restarts):
+    """It also loads another state than it is given."""
+
+    def load_state_dict(self, state, **options):
+        super().load_state_dict({name: value + 1 for name, value in state.items()}, **options)
+
+
 class Local(Wrapper):
     """It averages nothing."""
 
@@ -122,6 +159,8 @@ WAYS = {
         'the declaration init = "seed" '
         "(the user's program then makes the ranks equal before it wraps the module)"
     ),
+    "Adapter": "",
+    "Waits": "",
     "Local": "",
 }
 
@@ -155,6 +194,14 @@ def test_a_violation_says_so(file: str) -> None:
     text = " ".join(str(violation.value).split())
     told = "unless the suite drives it wrongly: the plain case holds with"
     assert f'{told} the declaration gradients = "hidden"' in text
+
+
+def test_another_violation_does_not_say_so(file: str) -> None:
+    """Its reason is another one."""
+    with pytest.raises(AssertionError) as violation:
+        certify(Implementation(ddp=f"{file}:Forgets"), rules=["STATE-1"])
+    assert "STATE-1 violated" in str(violation.value)
+    assert "unless" not in str(violation.value)
 
 
 def test_an_engine_with_an_optimizer_of_its_own_declares_its_update(pool: Pool, file: str) -> None:

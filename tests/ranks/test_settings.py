@@ -97,6 +97,24 @@ class WithNames(torch.optim.SGD):
         assert all(name.endswith(("weight", "bias")) for name, _ in named_params)
         super().__init__(params, lr)
 
+class Undecayed(torch.optim.AdamW):
+    def __init__(self, params, lr):
+        super().__init__(params, lr, weight_decay=0.0)
+
+class Decayed(torch.optim.AdamW):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+
+class Empty(torch.optim.SGD):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            group["maximize"] = None
+
+class Twice(OfNames):
+    def __init__(self, named_parameters, lr):
+        super().__init__(named_parameters, 2 * lr)
+
 class Named(torch.optim.SGD):
     def __init__(self, params, lr=1.0, momentum=0.75):
         super().__init__(params, lr, momentum)
@@ -129,13 +147,11 @@ def test_settings_are_those_of_torch(kind: OptimizerKind) -> None:
 
 
 def test_a_setting_without_a_name_is_refused_unless_it_does_nothing() -> None:
-    """A momentum of zero is none; but AdamW decays weights unless it is told not to."""
+    """A momentum of zero is none."""
     settings, kind = Settings(["lr"], {}), torch.optim.SGD
     assert settings.of(kind, Optimizer().arguments) == {"lr": Optimizer().lr}
     with pytest.raises(NotImplementedError, match="it takes no momentum"):
         settings.of(kind, Optimizer(momentum=0.5).arguments)
-    with pytest.raises(NotImplementedError, match="it takes no weight_decay"):
-        settings.of(torch.optim.AdamW, Optimizer("adamw").arguments)
     with pytest.raises(NotImplementedError, match="it takes no lr"):
         Settings(["momentum"], {}).of(kind, Optimizer().arguments)
 
@@ -165,6 +181,8 @@ def test_a_setting_that_is_given_must_be_the_cases(others: str) -> None:
         ("Kernels", ("sgd",)),
         ("OfNames", ("sgd",)),
         ("WithNames", ("sgd",)),
+        ("Undecayed", ("adamw",)),
+        ("Empty", ("sgd",)),
         ("OfAClass", ("sgd", "adam", "adamw")),
     ],
 )
@@ -212,6 +230,11 @@ def test_an_optimizer_with_a_rate_of_its_own_is_wrong(
             PLANS["adamw"],
             "it has betas = (0.9, 0.95), which no argument sets, and the case has (0.9, 0.999)",
         ),
+        (
+            "Decayed",
+            PLANS["adamw"],
+            "it has weight_decay = 0.01, which no argument sets, and the case has 0.0",
+        ),
     ],
 )
 def test_an_optimizer_refuses_settings_that_it_does_not_name(
@@ -247,6 +270,62 @@ def test_a_rate_that_is_kept_under_another_name_does_not_change(
     assert isinstance(trial.evidence, TrainingEvidence)
     raised = {rank.raised.message for rank in trial.evidence.ranks if rank.raised}
     assert raised == {"a group of the optimizer's parameters has no 'lr'"}
+
+
+def test_a_script_hands_on_names(pool: Pool, run: Run, tmp_path: Path) -> None:
+    """It calls the optimizer as the ranks do."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    stored = stored_violation(pool, CASE, "PARAM-3", ddp=Ddp(optimizer=f"{path}:Twice"))
+    text = export.script(pool, stored)
+    status, output = run(text)
+    assert (status, output.partition(":")[0]) == (1, "PARAM-3"), output
+    assert run(text.replace(":Twice", ":OfNames")) == (0, "not reproduced\n")
+
+
+WRAPPERS = """
+import torch
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+def without(module):
+    return DistributedDataParallel(module), None
+
+def of_a_class(module, optim, optim_args):
+    return DistributedDataParallel(module), optim(module.parameters(), **optim_args)
+
+def outer(module, optimizer_class, optimizer_kwargs, lr=1.0):
+    inner = optimizer_class(module.parameters(), **optimizer_kwargs)
+    assert lr == 1.0
+    return DistributedDataParallel(module), inner
+
+def after(module, lr):
+    assert lr == 2.0**-6
+"""
+"""Functions that wrap, and one that the program calls after backward."""
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        ("without", ""),
+        ("of_a_class", ""),
+        ("outer", ""),
+        ("without", "after"),
+    ],
+)
+def test_what_wraps_gets_an_optimizer_in_each_usual_form(
+    make_trial: TrialMaker, tmp_path: Path, named: tuple[str, str]
+) -> None:
+    """Momentum reaches the optimizer; a rate may be that of an outer one."""
+    path = tmp_path / "wrappers.py"
+    path.write_text(WRAPPERS, encoding="utf-8")
+    wraps, after = named
+    ddp = Ddp(f"{path}:{wraps}", after=f"{path}:{after}" if after else "")
+    findings = make_trial(ddp=ddp, scope=Scope()).findings(
+        replace(CASE, optimizer=Optimizer(momentum=0.5))
+    )
+    assert {rule for rule, each in findings.items() if each.failure} <= {"COMM-5"}
+    assert findings["PARAM-3"].compared
 
 
 def test_an_update_that_is_not_known_is_asked_for(pool: Pool, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Public implementations differ in names and units, but hardly in the shape of the
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import Parameter
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -98,16 +98,24 @@ class ForeignCall:
         thing: The callable.
         option: The user's name for it, for messages.
         given: Arguments the user gave.
-        is_optimizer: True if it makes an optimizer: from parameters, a module or an optimizer.
+        makes: What it makes: a `wrapper`, or an `optimizer` from parameters, a module or an
+            optimizer.
     """
 
     def __init__(
-        self, thing: Any, option: str, given: Arguments = (), *, is_optimizer: bool = False
+        self,
+        thing: Any,
+        option: str,
+        given: Arguments = (),
+        *,
+        makes: Literal["wrapper", "optimizer", "nothing"] = "wrapper",
     ) -> None:
         self.thing, self.option = thing, option
         parameters = signature(thing, option)
         if not parameters:
-            takes_first = "parameters, a module or an optimizer" if is_optimizer else "the module"
+            takes_first = (
+                "parameters, a module or an optimizer" if makes == "optimizer" else "the module"
+            )
             raise LoadError(
                 f"{option}: it takes no argument, expected {takes_first} as the first argument"
             )
@@ -118,20 +126,25 @@ class ForeignCall:
         given_already = self.given.keys() & {*OWN_BUFFERS}
         self.own_buffers = None if given_already else first(OWN_BUFFERS, parameters)
         named = [name for name in rest if parameters[name].kind not in (_ALL_VALUES, _ALL_KEYWORDS)]
-        # A wrapper's `optim` is an optimizer, and that of a sharded optimizer is a class.
-        self._classes = {name for name in OPTIMIZER_CLASSES if is_optimizer or name != "optim"}
+        in_one = first(OPTIMIZER_ARGUMENTS, named)
+        # A wrapper's `optim` may be an optimizer; that of a sharded optimizer is a class.
+        plain = makes != "optimizer" and in_one is None and "optim" in named
+        is_one = plain and not isinstance(parameters["optim"].default, type)
+        self._classes = {name for name in OPTIMIZER_CLASSES if name != "optim" or not is_one}
         needed = {*required(parameters.values()), *self._classes}
         self.wanted = [name for name in named if name in needed and name not in self.given]
         takes_none = not self.takes_optimizer and self.first not in OPTIMIZERS
+        has_a_rate = makes == "wrapper" and any(name in LEARNING_RATES for name in self.wanted)
         self.makes_optimizer = self.takes_class or (
-            takes_none and (is_optimizer or any(name in LEARNING_RATES for name in self.wanted))
+            takes_none and (makes == "optimizer" or has_a_rate)
         )
         self.fixes_update = self.makes_optimizer and not self.takes_class
         self.settings: Settings | None = None
-        in_one = first(OPTIMIZER_ARGUMENTS, named)
         if self.makes_optimizer and in_one not in self.given:
             every = any(p.kind is _ALL_KEYWORDS for p in parameters.values())
-            self.settings = Settings(named, self.given, in_one or ("**" if every else ""))
+            # A wrapper's other settings may be those of an outer optimizer.
+            own = [] if in_one is not None and makes == "wrapper" else named
+            self.settings = Settings(own, self.given, in_one or ("**" if every else ""))
             passed = {*self.settings.names, in_one}
             self.wanted = [name for name in self.wanted if name not in passed]
         missing = [name for name in self.wanted if name not in _KNOWN]
@@ -149,8 +162,8 @@ class ForeignCall:
 
     @property
     def of_parameters(self) -> bool:
-        """True if its first argument is no module and no optimizer."""
-        return self.first not in ("model", "module", *OPTIMIZERS)
+        """True if it gets no module and no optimizer."""
+        return not {self.first, *self.wanted}.intersection(("model", "module", *OPTIMIZERS))
 
     @property
     def takes_class(self) -> bool:

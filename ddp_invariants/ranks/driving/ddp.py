@@ -14,7 +14,7 @@ from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.names import target_of
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.ranks.driving.adapters import METHODS, check_adapter
-from ddp_invariants.ranks.driving.arguments import OPTIMIZERS, ForeignCall
+from ddp_invariants.ranks.driving.arguments import NAMED, OPTIMIZERS, ForeignCall
 from ddp_invariants.ranks.driving.course import COURSE, CourseAdapter, kinds_of
 from ddp_invariants.ranks.driving.drive import Drive
 from ddp_invariants.ranks.driving.imports import (
@@ -27,7 +27,7 @@ from ddp_invariants.ranks.driving.imports import (
     source_of,
     version,
 )
-from ddp_invariants.ranks.driving.settings import UPDATES, names_of
+from ddp_invariants.ranks.driving.settings import LEARNING_RATES, UPDATES
 from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.situations.call_shape import FORMS as CALL_FORMS
 from ddp_invariants.situations.module_use import CAPABILITIES as MODULE_USES
@@ -189,14 +189,16 @@ class Driver:
                 self.lines += self.call.explained()
         self.setup = [setup_call(text) for text in ddp.setup]
         self.after = (
-            ForeignCall(resolve(ddp.after, "after"), f"--after {ddp.after}") if ddp.after else None
+            ForeignCall(resolve(ddp.after, "after"), f"--after {ddp.after}", makes="nothing")
+            if ddp.after
+            else None
         )
         self.optimizer = (
             ForeignCall(
                 resolve(ddp.optimizer, "opt"),
                 f"--opt {ddp.optimizer}",
                 ddp.optimizer_arguments,
-                is_optimizer=True,
+                makes="optimizer",
             )
             if ddp.optimizer
             else None
@@ -225,19 +227,16 @@ class Driver:
                 continue
             if not update:
                 raise LoadError(
-                    f"{call.option}: it makes an optimizer of its own: it takes no optimizer and no "
-                    "optimizer_class, and is derived from none of torch's SGD, Adam and AdamW. So the "
+                    f"{call.option}: it makes an optimizer of its own, since it takes none, and no "
+                    "optimizer_class. It is derived from none of torch's SGD, Adam and AdamW, so the "
                     "suite does not know which update it makes; declare it, such as "
-                    'declares = {"update": "adamw"}'
+                    'declares = {"update": "adamw"}. If its learning rate is no optimizer\'s, give it '
+                    f"({call.option.split(maxsplit=1)[0]}-arg lr=VALUE)"
                 )
-            # The defaults of torch are no case's.
-            always = ("lr", "weight_decay") if update == "adamw" else ("lr",)
-            missing = [] if call.settings is None else call.settings.lacks(always)
-            if missing:
+            if call.settings is not None and call.settings.lacks(["lr"]):
                 raise LoadError(
-                    f"{call.option}: it takes no {missing[0]} by a usual name "
-                    f"({', '.join(names_of(missing[0]))}), which differs from case to case; add such an "
-                    "argument, or write an adapter"
+                    f"{call.option}: it takes no lr by a usual name ({', '.join(LEARNING_RATES)}), "
+                    "which differs from case to case; add such an argument, or write an adapter"
                 )
 
     @staticmethod
@@ -465,7 +464,7 @@ class Driver:
                 if first in ("model", "module")
                 else "optimizer"
                 if first in OPTIMIZERS
-                else "list(model.parameters())",
+                else f"list(model.{'named_' if first in NAMED else ''}parameters())",
             }
         return {
             "wrap": None if self.call is None else self.call.source(),

@@ -136,8 +136,8 @@ class Drive:
 
     def _optimizer(self, wrapped: Any, context: Context) -> Any:
         """Make the `--opt` optimizer under test, else the case's, over the trained parameters."""
-        holder = wrapped if _trained(wrapped) else self.replica
-        trained, call = _trained(holder), self.driver.optimizer
+        trained = _trained(wrapped) or _trained(self.replica)
+        call = self.driver.optimizer
         if call is None:
             # Used once: parameters that are assigned later need an optimizer of their own.
             made, self._made_first = self._made_first, None
@@ -152,8 +152,8 @@ class Drive:
         if call.first in OPTIMIZERS:
             return call(context.optimizer(trained), context, wrapped)
         if call.first in NAMED:
-            return call(list(holder.named_parameters()), context, holder)
-        return call(context.grouped(trained), context, holder)
+            return call(list(self.replica.named_parameters()), context, wrapped)
+        return call(context.grouped(trained), context, wrapped)
 
     def before_batch(self, wrapped: Any, _optimizer: Any) -> object:
         return getattr(wrapped, self._start)() if self._start else None
@@ -342,11 +342,8 @@ class Drive:
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:
             made, self.brought = made[0], made[1]
-            if not callable(getattr(self.brought, "step", None)):
-                raise TypeError(
-                    f"wrapping returned a {type(self.brought).__name__} after the model, expected an "
-                    "optimizer"
-                )
+        if self.brought is not None and OPTIMIZER not in self.driven:
+            self._require_optimizer(made)
             self.driven[OPTIMIZER] = "the one that wrapping returned"
             if self.driver.optimizer is not None and not (
                 self.driver.call and self.driver.call.takes_optimizer
@@ -363,11 +360,28 @@ class Drive:
             getattr(wrapped, broadcast)()
             self.driven["after wrapping"] = f"{broadcast}()"
         ddp = self.driver.ddp
-        self._start = self._named("start", wrapped, ddp.start, STARTERS)
-        self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
+        if "before_batch" not in self.driver.methods:
+            self._start = self._named("start", wrapped, ddp.start, STARTERS)
+        if "after_backward" not in self.driver.methods:
+            self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.driven["accumulation"] = self._accumulation(wrapped)
         self._note_driven(wrapped)
         return wrapped, self.make_optimizer(wrapped, context or self.context)
+
+    def _require_optimizer(self, wrapped: Any) -> None:
+        """Check that what wrapping returned after the model is an optimizer.
+
+        Raises:
+            TypeError: Nothing has the calls of one.
+        """
+        for name in ("zero_grad", "step"):
+            owners = self.brought, wrapped
+            called = any(callable(getattr(owner, name, None)) for owner in owners)
+            if name not in self.driver.methods and not called:
+                raise TypeError(
+                    f"wrapping returned a {type(self.brought).__name__} without {name} after the "
+                    "model, expected an optimizer"
+                )
 
     def _note_driven(self, wrapped: Any) -> None:
         """Note the calls that the wrapper itself decides."""

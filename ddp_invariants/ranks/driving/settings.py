@@ -29,11 +29,6 @@ SETTING = "setting"
 """The condition of an argument's row of source text: the case's optimizer has the setting."""
 
 
-def names_of(setting: str) -> list[str]:
-    """Return the names under which callables take a setting."""
-    return [name for name, known in _NAMES.items() if known == setting]
-
-
 class Settings:
     """The settings that a callable takes: some by their names, and all others at once.
 
@@ -64,7 +59,8 @@ class Settings:
         usual = _usual(kind)
         known = {*self.names.values(), *self._given}
         unnamed = {name: value for name, value in wanted.items() if name not in known}
-        missing = [name for name, value in unnamed.items() if value != usual.get(name)]
+        # Without momentum, for example, is as good as with a momentum of zero.
+        missing = [name for name, value in unnamed.items() if value and value != usual.get(name)]
         if missing and not self.remainder:
             raise NotImplementedError(f"it takes no {missing[0]}, and the case has one")
         whole = {**{name: usual[name] for name in _VARIED if name in usual}, **wanted}
@@ -84,13 +80,14 @@ class Settings:
         Raises:
             NotImplementedError: It fixes one, and the case has another value.
         """
-        groups = getattr(optimizer, "param_groups", None) or [{}]
-        whole = {**_usual(kind), **wanted}
+        groups = getattr(optimizer, "param_groups", None)
+        first = groups[0] if isinstance(groups, list) and groups else {}
+        held, whole = first if isinstance(first, dict) else {}, {**_usual(kind), **wanted}
         for name in self.lacks(_VARIED):
-            if name in whole and groups[0].get(name, whole[name]) != whole[name]:
+            fixed, expected = held.get(name), whole.get(name)
+            if {name} <= held.keys() & whole.keys() and fixed != expected and (fixed or expected):
                 raise NotImplementedError(
-                    f"it has {name} = {groups[0][name]}, which no argument sets, and the case has "
-                    f"{whole[name]}"
+                    f"it has {name} = {fixed}, which no argument sets, and the case has {expected}"
                 )
 
     def lacks(self, names: Sequence[str]) -> list[str]:

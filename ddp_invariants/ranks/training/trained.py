@@ -47,17 +47,14 @@ class Trained:
         )
         return self.wrapped if has_state else self.replica
 
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """The groups of the optimizer, as torch's schedulers of the learning rate expect them.
+    def require_rates(self) -> None:
+        """Check that the optimizer has groups as torch's schedulers of the learning rate expect them.
 
         Raises:
             NotImplementedError: A group has no learning rate under its usual name.
         """
-        groups: list[dict[str, Any]] = self.optimizer.param_groups
-        if any("lr" not in group for group in groups):
+        if any("lr" not in group for group in self.optimizer.param_groups):
             raise NotImplementedError("a group of the optimizer's parameters has no 'lr'")
-        return groups
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a forward of the wrapper."""

@@ -60,7 +60,9 @@ class Actions(Effect):
         return self.later.within(self.setup, context)
 
     def begin(self, stepper: "Stepper") -> None:
-        """Check that the optimizer lacks them, and takes a group."""
+        """Check that the optimizer takes a group that is added, and a rate that is changed."""
+        if any(action.kind in ("learning rate", "decay") for action in self.case.between_steps):
+            stepper.trained.require_rates()
         if self.later is not None:
             self.later.begin(stepper)
 
@@ -91,7 +93,7 @@ def _lower_decay(trained: Trained, _action: BetweenSteps) -> None:
 
 
 def _divide(trained: Trained, factors: dict[str, int]) -> None:
-    for group in trained.groups:
+    for group in trained.optimizer.param_groups:
         group.update(
             {name: group[name] / factor for name, factor in factors.items() if name in group}
         )

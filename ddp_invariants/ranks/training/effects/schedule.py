@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 class RateSchedule(Effect):
     """A learning rate that a schedule sets before every step."""
 
+    def begin(self, stepper: "Stepper") -> None:
+        """Check that the optimizer keeps its learning rate under the usual name."""
+        stepper.trained.require_rates()
+
     def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """Set the rate of the step, after all that happens between steps."""
         self._set_rate(stepper.trained, stepper.position.step)
@@ -23,5 +27,5 @@ class RateSchedule(Effect):
         self._set_rate(plain, step)
 
     def _set_rate(self, trained: Trained, step: int) -> None:
-        for group in trained.groups:
+        for group in trained.optimizer.param_groups:
             group["lr"] = self.case.at(step).optimizer.lr

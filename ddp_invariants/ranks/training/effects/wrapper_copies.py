@@ -26,6 +26,23 @@ class WrapperCopies(Effect):
 
     rows: tuple[list[Any], ...] = ()
 
+    def begin(self, stepper: "Stepper") -> None:
+        """Check that nothing besides the wrapper takes part in a step.
+
+        Raises:
+            NotImplementedError: An object would go on with the original: the optimizer that wrapping
+                was given or returned, or the caller's code.
+        """
+        drive = stepper.trained.drive
+        if drive.brought is not None:
+            raise NotImplementedError(
+                "wrapping was given or returned an optimizer, and the copy has none"
+            )
+        if drive.driver.after is not None or _STEPPING & drive.driver.methods:
+            raise NotImplementedError(
+                "functions outside the wrapper run a step, and they are not copied"
+            )
+
     def before_step(self, stepper: "Stepper", indices: Any) -> None:
         """Copy the wrapper before the second step, and train the copy."""
         if stepper.position.step != 1:
@@ -48,19 +65,10 @@ def _train_copy(stepper: "Stepper", inputs: Tensor) -> Replica:
     """Train a deep copy of the wrapper for a step, and return the copy of its module.
 
     Raises:
-        NotImplementedError: An object besides the wrapper would go on with the original: the
-            optimizer that wrapping was given or returned, or the caller's code in a step.
+        NotImplementedError: The copy of the wrapper has no copy of its module.
     """
     trained = stepper.trained
     drive, optimizer = trained.drive, trained.optimizer
-    if drive.brought is not None:
-        raise NotImplementedError(
-            "wrapping was given or returned an optimizer, and the copy has none"
-        )
-    if drive.driver.after is not None or _STEPPING & drive.driver.methods:
-        raise NotImplementedError(
-            "functions outside the wrapper run a step, and they are not copied"
-        )
     wrapped, module = deepcopy((trained.wrapped, trained.replica))
     if module not in (wrapped.modules() if isinstance(wrapped, nn.Module) else ()):
         raise NotImplementedError("a deep copy of the wrapper has no copy of its module")
