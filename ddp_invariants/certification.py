@@ -135,7 +135,6 @@ def certify(
             options = replace(
                 options,
                 broken=discovered.broken,
-                otherwise=discovered.otherwise,
                 suspects=suspects(discovered, max_world_size),
             )
             ledger = _judged(Trial(pool, under_test, options), rule_ids, cases)

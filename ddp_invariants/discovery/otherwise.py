@@ -1,8 +1,8 @@
-"""Other ways to drive an implementation whose plain case fails: it may be right in one of them.
+"""Other ways to drive an implementation that fails: it may be right in one of them.
 
 The suite drives an implementation by usual names. If a name misleads, or a declaration is missing,
-a right implementation fails at once. Each way is tried on the plain case, and is told if the case
-holds so; it changes no verdict.
+a right implementation fails. Each way is tried on the failing case, and is told if the case holds
+so; it changes no verdict.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,12 +10,14 @@ from dataclasses import replace
 from itertools import chain, combinations
 from typing import Any, Literal, NamedTuple
 
-from ddp_invariants.discovery.plain_case import failure_of, plain_case
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.records.evidence import TrainingEvidence
 
 PATIENCE = 3.0
 """Seconds that a way gets; one that does not hang takes some milliseconds."""
@@ -57,20 +59,27 @@ def ways(ddp: Ddp, declared: Declarations, how: Mapping[str, str]) -> Iterator[W
         yield Way('init = "seed"', meaning, {}, {"init": "seed"})
 
 
-def holding(pool: Pool, ddp: Ddp, scope: Scope, how: Mapping[str, str]) -> tuple[str, ...]:
-    """Return in words the ways in which the plain case holds, or the pairs if no single one does.
+def holding(
+    pool: Pool, ddp: Ddp, scope: Scope, failing: TrainingEvidence, *, named: bool = False
+) -> tuple[str, ...]:
+    """Return in words the ways in which a failing case holds, or the pairs if no single one does.
 
     Args:
         pool: The ranks.
-        ddp: The DDP whose plain case fails.
+        ddp: The DDP.
         scope: The limits of its cases.
-        how: As above.
+        failing: The evidence of the case.
+        named: True for the ways alone that leave out a call which the suite has chosen by its name.
     """
-    every = [*ways(ddp, scope.declared, how)]
+    every = [
+        way
+        for way in ways(ddp, scope.declared, failing.ranks[0].driven)
+        if way.options or not named
+    ]
     for chosen in (combinations(every, 1), combinations(every, 2)):
         held = list[str]()
         for together in chosen:
-            outcome = _tried(pool, ddp, scope, together)
+            outcome = _tried(pool, ddp, scope, failing.case, together)
             if outcome == "hangs":
                 return tuple(held)  # Others may hang, too, and each costs seconds.
             held += [_told(together)] if outcome == "holds" else []
@@ -80,20 +89,21 @@ def holding(pool: Pool, ddp: Ddp, scope: Scope, how: Mapping[str, str]) -> tuple
 
 
 def _tried(
-    pool: Pool, ddp: Ddp, scope: Scope, together: tuple[Way, ...]
+    pool: Pool, ddp: Ddp, scope: Scope, case: TrainingCase, together: tuple[Way, ...]
 ) -> Literal["holds", "fails", "hangs"]:
-    """Run the plain case in some ways together."""
+    """Run a case in some ways together, and judge it by the rules of the core."""
     options: dict[str, Any] = dict(chain.from_iterable(way.options.items() for way in together))
     declares = dict(chain.from_iterable(way.declares.items() for way in together))
     scope = replace(scope, declared=replace(scope.declared, **declares))
     changed = replace(ddp, **options, declares={**ddp.declares, **declares})
     try:
-        evidence = pool.train(plain_case(scope), changed, patience=PATIENCE)
+        evidence = pool.train(scope.fit(case), changed, patience=PATIENCE)
     except LoadFailure:
         return "fails"  # An adapter may forbid an option.
     if evidence.incident is not None:
         return "hangs"
-    return "holds" if failure_of(evidence, scope) is None else "fails"
+    failure = failure_of(evidence, scope)
+    return "holds" if failure is None or not failure.ends_all else "fails"
 
 
 def _told(together: tuple[Way, ...]) -> str:

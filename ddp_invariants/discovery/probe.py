@@ -148,9 +148,10 @@ def of_ddp(
         *(f"{when}: {call}" for when, call in sorted(how.items())),
     ]
     plain_failure = failure_of(base, probes.scope)
-    if plain_failure is not None and not plain_failure.refused and base.incident is None:
+    told = plain_failure is not None and plain_failure.ends_all and not plain_failure.refused
+    if plain_failure is not None and told and base.incident is None:
         plain_failure = plain_failure._replace(
-            otherwise=otherwise.holding(pool, ddp, probes.scope, how)
+            otherwise=otherwise.holding(pool, ddp, probes.scope, base)
         )
     if plain_failure is not None:
         probes.rules -= {*plain_failure.left_out}

@@ -190,11 +190,6 @@ class Discovery:
         """The rule that the plain case breaks; empty if it breaks none."""
         return "" if self.plain_failure is None else self.plain_failure.rule
 
-    @property
-    def otherwise(self) -> tuple[str, ...]:
-        """The ways to drive the DDP in which its plain case holds; empty if it holds anyway."""
-        return () if self.plain_failure is None else self.plain_failure.otherwise
-
     def scope(self, max_world_size: int) -> Scope:
         """Return the limits on what cases may contain."""
         without = frozenset(

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from ddp_invariants.cases.case import Case, TrainingCase
 from ddp_invariants.cases.levels import Level
+from ddp_invariants.discovery import otherwise
 from ddp_invariants.discovery.lacking import without_one
 from ddp_invariants.discovery.levels import uncommon, unimplied, without
 from ddp_invariants.errors import CaseError, HarnessError
@@ -93,8 +94,7 @@ def confirm(
         tested=rule,
         unstored=unstored,
         unsupported=excluding(runner, failure.rule, case) if len(seen) == runs else "",
-        # Another rule's failure may have another reason.
-        otherwise=runner.options.otherwise if failure.rule == runner.options.broken else (),
+        otherwise=_otherwise(runner, failure.rule, evidence),
     )
     violation = violation_class(failure.rule)(text, reported, case, rule)
     if failure.rule == ENDS:
@@ -126,6 +126,24 @@ def needed(runner: Runner, rule: str, case: Case) -> dict[str, Level]:
 
 def _fails(runner: Runner, rule: str, case: Case) -> bool:
     return runner.findings(case, confirming=True, rule=rule)[rule].failure is not None
+
+
+def _otherwise(runner: Runner, rule: str, evidence: Evidence | None) -> tuple[str, ...]:
+    """Return the ways to drive the implementation, in words, in which a confirmed case holds.
+
+    What the plain case breaks may be due to a missing declaration.
+    """
+    if (
+        not isinstance(evidence, TrainingEvidence)
+        or ALL_RULES[rule].level != "core"
+        or evidence.incident is not None
+        or evidence.case.injected_failure is not None
+        or any(rank.raised is not None for rank in evidence.ranks)
+    ):
+        return ()
+    ddp, scope = runner.under_test.ddp, runner.scope
+    named = rule != runner.options.broken
+    return otherwise.holding(runner.pool, ddp, scope, evidence, named=named)
 
 
 def excluding(runner: Runner, rule: str, case: Case) -> str:

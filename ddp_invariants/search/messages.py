@@ -50,7 +50,7 @@ def violation(
         unstored: Why the file could not be written that the command reads; empty if it was.
         unsupported: A capability that excludes the violation if it is declared as unsupported;
             empty for none.
-        otherwise: The ways to drive the implementation in which the plain case holds, in words.
+        otherwise: The ways to drive the implementation, in words, in which the case holds.
     """
     fields = [
         f"{failure.rule} violated by {implementation}{_seen(failure, tested)}: {failure.fact}",
@@ -77,7 +77,7 @@ def violation(
     if failure.notes:
         fields.append(textwrap.indent(failure.notes, "  | "))
     fields += [
-        labelled("unless", f"the suite drives it wrongly: the plain case holds with {way}")
+        labelled("unless", f"the suite drives it wrongly: the case holds with {way}")
         for way in otherwise
     ]
     if unsupported:

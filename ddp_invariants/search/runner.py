@@ -50,7 +50,6 @@ class Options:
         shrinks: False to confirm the first failing case as it is.
         broken: The rule that the plain case of the discovery breaks. Its property judges that case
             before it draws any, since the smallest failing case is then near. Empty for none.
-        otherwise: The ways to drive the implementation in which the plain case holds, in words.
         suspects: Cases of probes that failed, each with the rule that failed. The rule's property
             judges them before it draws cases that are not ordinary: it may draw none like them.
     """
@@ -66,7 +65,6 @@ class Options:
     split: Split = WHOLE
     shrinks: bool = True
     broken: str = ""
-    otherwise: tuple[str, ...] = ()
     suspects: tuple[tuple[str, Case], ...] = ()
 
 

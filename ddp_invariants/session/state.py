@@ -210,7 +210,6 @@ class SessionState:
             command=" ".join([self.shared["command"], *names]),
             journal=self.journal,
             broken=self.discovery.broken,
-            otherwise=self.discovery.otherwise,
             suspects=suspects(self.discovery, option.max_world_size),
         )
 

@@ -1,14 +1,20 @@
 """An implementation that fails in its plain case is told in which other way it holds there."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from conftest import TrialMaker
+from ddp_invariants.cases.program import Data
 from ddp_invariants.certification import Implementation, certify
 from ddp_invariants.discovery.probe import of_ddp
+from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
+from ddp_invariants.search.confirm import confirm
+from ddp_invariants.situations.capability import BASE
 
 FILE = '''
 import torch
@@ -126,6 +132,25 @@ class Forgets(Restarts):
         super().load_state_dict({name: value + 1 for name, value in state.items()}, **options)
 
 
+class Queued(Wrapper):
+    """Its hook queues `all_reduce_grads` for the end of backward; the mean of two means rounds."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        self.queued = False
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(self.queue)
+
+    def queue(self, parameter):
+        if not self.queued:
+            torch.autograd.Variable._execution_engine.queue_callback(self.all_reduce_grads)
+        self.queued = True
+
+    def all_reduce_grads(self):
+        self.queued = False
+        mean(self.module.parameters())
+
+
 class Local(Wrapper):
     """It averages nothing."""
 
@@ -184,7 +209,7 @@ def test_the_way_is_told_in_which_the_plain_case_holds(pool: Pool, file: str, na
     ddp = _named(file, name)
     found = of_ddp(pool, ddp, pool.describe(ddp), 2)
     assert found.plain_failure is not None
-    assert " ".join(found.otherwise) == WAYS[name]
+    assert " ".join(found.plain_failure.otherwise) == WAYS[name]
 
 
 def test_a_violation_says_so(file: str) -> None:
@@ -192,8 +217,21 @@ def test_a_violation_says_so(file: str) -> None:
     with pytest.raises(AssertionError) as violation:
         certify(Implementation(ddp=f"{file}:Engine"), rules=["GRAD-1"])
     text = " ".join(str(violation.value).split())
-    told = "unless the suite drives it wrongly: the plain case holds with"
+    told = "unless the suite drives it wrongly: the case holds with"
     assert f'{told} the declaration gradients = "hidden"' in text
+
+
+def test_a_violation_of_a_larger_case_says_so(make_trial: TrialMaker, file: str) -> None:
+    """The plain case has two ranks, whose second mean is exact; that of eight rounds."""
+    trial = make_trial(ddp=Ddp(f"{file}:Queued"), scope=Scope(max_world_size=8))
+    data = Data(samples=32, batch_size=2)
+    case = replace(BASE, world_size=8, values="scarce", data=data)
+    failure = trial.findings(case)["GRAD-2"].failure
+    assert failure is not None
+    with pytest.raises(AssertionError) as violation:
+        confirm(trial, "GRAD-2", failure, case)
+    text = " ".join(str(violation.value).split())
+    assert "the case holds with --finish none (all_reduce_grads() is then not called" in text
 
 
 def test_another_violation_does_not_say_so(file: str) -> None:
