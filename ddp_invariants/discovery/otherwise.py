@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.errors import LoadFailure
+from ddp_invariants.errors import CaseError, LoadFailure
 from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.processes.pool import Pool
@@ -98,8 +98,8 @@ def _tried(
     changed = replace(ddp, **options, declares={**ddp.declares, **declares})
     try:
         evidence = pool.train(scope.fit(case), changed, patience=PATIENCE)
-    except LoadFailure:
-        return "fails"  # An adapter may forbid an option.
+    except (LoadFailure, CaseError):
+        return "fails"  # An adapter may forbid an option, and the case a declaration.
     if evidence.incident is not None:
         return "hangs"
     failure = failure_of(evidence, scope)
