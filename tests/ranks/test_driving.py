@@ -182,7 +182,7 @@ UNUSABLE: dict[str, tuple[str, Ddp, str]] = {
     "a model and no optimizer": (
         "def DDP(module): return module, 'cpu'",
         Ddp(),
-        "wrapping returned a str after the model, expected an optimizer",
+        "wrapping returned a str without step after the model, expected an optimizer",
     ),
     "an optimizer without a rate": (
         "import torch\nclass Fixed(torch.optim.SGD):\n    def __init__(self, params): super().__init__(params, 1.0)",

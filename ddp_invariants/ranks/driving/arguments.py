@@ -129,7 +129,8 @@ class ForeignCall:
         in_one = first(OPTIMIZER_ARGUMENTS, named)
         # A wrapper's `optim` may be an optimizer; that of a sharded optimizer is a class.
         plain = makes != "optimizer" and in_one is None and "optim" in named
-        is_one = plain and not isinstance(parameters["optim"].default, type)
+        usual = parameters["optim"].default if plain else None
+        is_one = plain and (usual is Parameter.empty or not isinstance(usual, type))
         self._classes = {name for name in OPTIMIZER_CLASSES if name != "optim" or not is_one}
         needed = {*required(parameters.values()), *self._classes}
         self.wanted = [name for name in named if name in needed and name not in self.given]
