@@ -148,14 +148,12 @@ def of_ddp(
         *(f"{when}: {call}" for when, call in sorted(how.items())),
     ]
     plain_failure = failure_of(base, probes.scope)
-    told = plain_failure is not None and plain_failure.ends_all and not plain_failure.refused
-    if plain_failure is not None and told and base.incident is None:
-        plain_failure = plain_failure._replace(
-            otherwise=otherwise.holding(pool, ddp, probes.scope, base)
-        )
+    broken = plain_failure is not None and plain_failure.ends_all
     if plain_failure is not None:
         probes.rules -= {*plain_failure.left_out}
-    broken = plain_failure is not None and plain_failure.ends_all
+        if broken and not plain_failure.refused and base.incident is None:
+            held = otherwise.holding(pool, ddp, probes.scope, base)
+            plain_failure = plain_failure._replace(otherwise=held)
     probed = tuple(probes.all(lacking, base, broken=broken))
     buckets, shown = probes.sending(probed, how)
     driven += [f"buckets: {sending.FILLED[buckets]}"] if buckets else []

@@ -86,8 +86,8 @@ class Declarations:
             divide the world size, there is one copy.
         optimizer: `replicated` if every rank keeps the whole optimizer state, `own` if the
             implementation manages it, as with `--opt`.
-        update: The update that an optimizer makes, as torch's SGD, Adam or AdamW; empty for that of the
-            case, which a class of torch names.
+        update: The only update that the optimizer makes, as torch's SGD, Adam or AdamW. Empty: it
+            makes that of the case.
         main: Dtype of the copy that an optimizer updates if parameters have a lower one. The copy
             lasts from step to step, and is saved. Empty: it updates the parameters themselves.
         buckets: How buckets are filled: closed before they would exceed their capacity (`within`),

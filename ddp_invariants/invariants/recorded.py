@@ -389,11 +389,10 @@ class RecordedTraining:
             Unjudged: A rank loaded a state, and its evidence lacks that of the optimizer.
         """
         shown = not self.declared.zero and self.declared.optimizer == "replicated"
-        if self.case.saved_by is None:
-            return Optimization()
-        if not shown and self.case.optimizer.stateful:
+        loads = self.case.saved_by is not None
+        if loads and not shown and self.case.optimizer.stateful:
             raise Unjudged("the optimizer's state is loaded, and kept in a form of its own")
-        if not shown:
+        if not loads or not shown:
             return Optimization()
         loaded = self.every_rank("restored state", 0)
         held, names = (

@@ -89,8 +89,7 @@ class ForeignCall:
     """A foreign callable together with the arguments that it requires.
 
     Attributes:
-        makes_optimizer: True if it makes an optimizer by itself.
-        fixes_update: True if it makes one, and no class of torch says which.
+        fixes_update: True if it makes an optimizer by itself, and no class of torch says which.
         settings: The settings that it takes of an optimizer; None if it makes none, or if the user
             gave all of them in one argument.
 
@@ -136,12 +135,10 @@ class ForeignCall:
         self.wanted = [name for name in named if name in needed and name not in self.given]
         takes_none = not self.takes_optimizer and self.first not in OPTIMIZERS
         has_a_rate = makes == "wrapper" and any(name in LEARNING_RATES for name in self.wanted)
-        self.makes_optimizer = self.takes_class or (
-            takes_none and (makes == "optimizer" or has_a_rate)
-        )
-        self.fixes_update = self.makes_optimizer and not self.takes_class
+        alone = takes_none and (makes == "optimizer" or has_a_rate)
+        self.fixes_update = alone and not self.takes_class
         self.settings: Settings | None = None
-        if self.makes_optimizer and in_one not in self.given:
+        if (alone or self.takes_class) and in_one not in self.given:
             every = any(p.kind is _ALL_KEYWORDS for p in parameters.values())
             # A wrapper's other settings may be those of an outer optimizer.
             own = [] if in_one is not None and makes == "wrapper" else named

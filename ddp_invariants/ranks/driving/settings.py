@@ -25,8 +25,6 @@ _NAMES = {
     **{name: name for name in (*_VARIED, *_KERNELS)},
 }
 """The names of torch's optimizers, by the names under which callables take the same."""
-SETTING = "setting"
-"""The condition of an argument's row of source text: the case's optimizer has the setting."""
 
 
 class Settings:
@@ -104,7 +102,7 @@ class Settings:
 
     def source(self) -> list[list[str]]:
         """Return the rows of `ForeignCall.source`; the expression of a setting is torch's name."""
-        rows = [[name, setting, SETTING] for name, setting in self.names.items()]
+        rows = [[name, setting, "setting"] for name, setting in self.names.items()]
         if not self.remainder:
             return rows
         passed = [*self.names.values(), *self._given]

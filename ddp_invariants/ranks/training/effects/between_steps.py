@@ -84,16 +84,16 @@ class Actions(Effect):
 
 def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:
     """Train at a quarter of the learning rate from now on."""
-    _divide(trained, {"lr": 4})
+    _divide(trained.optimizer, {"lr": 4})
 
 
 def _lower_decay(trained: Trained, _action: BetweenSteps) -> None:
     """Train with half of momentum and weight decay from now on."""
-    _divide(trained, {"momentum": 2, "weight_decay": 2})
+    _divide(trained.optimizer, {"momentum": 2, "weight_decay": 2})
 
 
-def _divide(trained: Trained, factors: dict[str, int]) -> None:
-    for group in trained.optimizer.param_groups:
+def _divide(optimizer: Any, factors: dict[str, int]) -> None:
+    for group in optimizer.param_groups:
         group.update(
             {name: group[name] / factor for name, factor in factors.items() if name in group}
         )
