@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from conftest import TrialMaker
+from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.certification import Implementation, certify
 from ddp_invariants.discovery.probe import of_ddp
@@ -232,6 +233,21 @@ def test_a_violation_of_a_larger_case_says_so(make_trial: TrialMaker, file: str)
         confirm(trial, "GRAD-2", failure, case)
     text = " ".join(str(violation.value).split())
     assert "the case holds with --finish none (all_reduce_grads() is then not called" in text
+
+
+def test_a_case_whose_gradients_are_zero_in_another_way_does_not_hold_there(
+    make_trial: TrialMaker,
+) -> None:
+    """With equal initial parameters, the only gradient of this case is zero, on both ranks."""
+    trial = make_trial(ddp="ddp_invariants.faults.bucketed:NeverDivides")
+    trial.options = replace(trial.options, broken="GRAD-2")
+    model = Model(1, (Layer("linear", outputs=1, bias=False),))
+    case = replace(BASE, model=model, data=Data(samples=2, batch_size=1), steps=1)
+    failure = trial.findings(case)["GRAD-2"].failure
+    assert failure is not None
+    with pytest.raises(AssertionError) as violation:
+        confirm(trial, "GRAD-2", failure, case)
+    assert "unless" not in str(violation.value)
 
 
 def test_another_violation_does_not_say_so(file: str) -> None:
