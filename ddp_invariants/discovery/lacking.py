@@ -83,6 +83,7 @@ _NEVER_OTHERWISE: dict[str, str] = {
     "equal_buffers": "rely on equal buffers on all ranks",
     "no_sync": "accumulate gradients under no_sync",
     "given_rank": "give a rank and a world size",
+    "set_epoch": "set an epoch",
     "in_a_group": "give a process group in place of a rank and a world size",
     "from_the_group": "leave rank and world size to the process group",
     "buffers": "wrap a model with buffers",

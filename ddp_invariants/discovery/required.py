@@ -6,6 +6,7 @@ SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}),
     "drop_last": frozenset({"drop_last"}),
     "given_rank": frozenset(),
+    "set_epoch": frozenset(),
     "uneven": frozenset({"N not divisible by W", "padding", "N < W", "a short last batch"}),
     "short": frozenset({"N < W"}),
     "no_samples": frozenset(),

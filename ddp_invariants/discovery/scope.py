@@ -24,6 +24,8 @@ from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.scaler import Scaler
 
+_COUNTED = 8
+"""The epochs of a sampler that counts its iterations: a later one takes so many iterations."""
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
 
@@ -125,6 +127,11 @@ class Scope:
             loss=self.declared.loss,
         )
 
+    def _fit_epoch(self, epoch: int) -> int:
+        """Return the epoch, or one that a sampler which counts its iterations reaches soon."""
+        epoch = epoch if self.has("large_epoch") else min(epoch, 2**16)
+        return epoch if self.has("set_epoch") else epoch % _COUNTED
+
     def fit_shards(self, case: ShardCase) -> ShardCase:
         """Return the case, changed so that the sampler can be asked it."""
         # A sampler that scatters needs a process for each rank.
@@ -153,9 +160,7 @@ class Scope:
             case,
             world_size=w,
             data=data,
-            epochs=tuple(
-                epoch if self.has("large_epoch") else min(epoch, 2**16) for epoch in case.epochs
-            ),
+            epochs=tuple(map(self._fit_epoch, case.epochs)),
             saved_after=case.saved_after if self.has("resume") else None,
             resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
             workers=case.workers if self.has("workers") else 0,

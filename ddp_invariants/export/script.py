@@ -333,6 +333,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         "checks": _checks(stored.failure.rule, left=False),
         "data": case.data,
         "remade": source["remade"],
+        "counted": source["counted"],
         "total": total,
         "padding": declared.padding,
         "layout": declared.layout,

@@ -296,6 +296,7 @@ CAPABILITIES: dict[str, str] = {
     "shuffle": "a shuffled order, by seed and epoch",
     "drop_last": "dropping the tail instead of padding",
     "given_rank": "a rank and world size can be given, and checked",
+    "set_epoch": "an epoch can be set, by set_epoch or by an argument",
     "uneven": "a dataset length not divisible by the world size",
     "short": "a dataset shorter than the world",
     "no_samples": "an empty dataset",

@@ -137,7 +137,7 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
             if resumed.lengths[1] == (resumed.lengths[0] or 0) - len(resumed.taken)
             else "",
         )
-    uninterrupted, left_early = resumed.after_leaving
+    uninterrupted, left_early = resumed.after_leaving or ([], [])
     # Some samplers keep their place in an epoch that was left, also without a resumption.
     if uninterrupted == resumed.following[0] and left_early != uninterrupted:
         return Failure(
@@ -149,7 +149,7 @@ def wrong_resumption(view: ShardView, resumed: resumption.Resumed) -> Failure | 
             if left_early in (resumed.whole, resumed.rest)
             else "",
         )
-    if resumed.repeated != resumed.whole:
+    if resumed.repeated is not None and resumed.repeated != resumed.whole:
         consumed = len(resumed.taken) + len(resumed.taken_again)
         return Failure(
             "SHARD-9",

@@ -57,13 +57,33 @@ class RankSampler:
     def _as_rank(self) -> AbstractContextManager[object]:
         return self.make.surroundings(self.rank, self.case.world_size)
 
+    @property
+    def counts(self) -> bool:
+        """True if no epoch can be set, so that each iteration is the next epoch."""
+        return not self.make.remade_each_epoch and not hasattr(self.sampler, "set_epoch")
+
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch by the sampler's method, or make a new sampler for it."""
+        """Set the epoch by the sampler's method, or make a new sampler for it.
+
+        A sampler that counts is made anew, and iterated once for each epoch before.
+        """
         with self._as_rank():
-            if self.make.remade_each_epoch:
+            if self.make.remade_each_epoch or self.counts:
                 self.sampler = made(self.case, self.make, self.case.world_size, self.rank, epoch)
-            elif hasattr(self.sampler, "set_epoch"):
+            else:
                 self.sampler.set_epoch(epoch)
+        for _ in range(epoch if self.counts else 0):
+            self._yielded()
+
+    def stay_in(self, epoch: int) -> None:
+        """Return to the epoch that was iterated, if the sampler has gone on to the next one."""
+        if self.counts:
+            self.set_epoch(epoch)
+
+    def go_on_to(self, epoch: int) -> None:
+        """Set the epoch after the one that was iterated, unless the sampler has gone on to it."""
+        if not self.counts:
+            self.set_epoch(epoch)
 
     @property
     def _bound(self) -> int:
@@ -232,6 +252,7 @@ class RankSampler:
         take longer than all the rest. A sampler can learn about its worker only from
         `torch.utils.data.get_worker_info`.
         """
+        self.stay_in(self.case.epochs[-1])
         workers, copy = self.case.workers, deepcopy(self.sampler)
         info = WorkerInfo(id=number, num_workers=workers, seed=number, dataset=copy)
         worker._worker_info = info

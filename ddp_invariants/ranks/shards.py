@@ -45,7 +45,8 @@ def shards(
         more), `afresh[rank]` (that epoch of a sampler that saw no other epoch), `reseeded[rank]`
         (the same under another seed, if the sampler takes a seed), `equal_seeds`,
         `equal_epochs`, `epoch_intervals` and `lone_epochs` (`ranks.equal_orders`; the first two None
-        if data are scattered), `touched` (global generators that iterating advanced), `batches[rank]` and
+        if data are scattered), `touched` (global generators that iterating advanced), `counted` (True
+        if no epoch can be set), `batches[rank]` and
         `promised[rank]` (the batches that a DataLoader yields, and its len), `sized` (False if the
         sampler makes batches of a size of its own),
         `worked[rank][worker]` (indices of the last epoch),
@@ -94,6 +95,7 @@ def _dealt(
             dealt.append([sampler.indices() for sampler in samplers])
         for sampler in samplers:
             sampler.leave_after(1)  # An iteration left half way must not show in the next one.
+            sampler.stay_in(case.epochs[-1])
         again = [sampler.indices() for sampler in samplers]
         after = states()
         answer: dict[str, Any] = {
@@ -103,6 +105,7 @@ def _dealt(
             "afresh": _afresh(case, make, ranks),
             "reseeded": _afresh(_reseeded(case), make, ranks) if make.takes("seed") else None,
             "touched": [name for name in before if before[name] != after[name]],
+            "counted": samplers[0].counts,
             **dict.fromkeys(_ON_REQUEST),
         }
         phase = "further epochs and seeds"
@@ -228,7 +231,7 @@ def resumed(
         one batch), `taken_again` (indices of that batch), `twice` (the indices of a new sampler
         with that second state), `repeated` (the same sampler, iterated again without `set_epoch`),
         `after_leaving` (the next epoch's indices of a sampler without a state and of one with it,
-        after an iteration that was left early),
+        after an iteration that was left early; both None if the sampler counts its epochs),
         `fresh` (the indices of a new sampler without a state), `following` (the next epoch's
         indices of the saved and of the loaded sampler) and `lengths` (their `len` in that epoch).
     """
@@ -245,14 +248,15 @@ def resumed(
     once_more.load(state, epoch)
     twice = once_more.indices()
     repeated = once_more.indices()
-    saving.set_epoch(epoch + 1)
-    loading.set_epoch(epoch + 1)
+    saving.go_on_to(epoch + 1)
+    loading.go_on_to(epoch + 1)
     following = [saving.indices(), loading.indices()]
     plain.set_epoch(epoch)
     resuming.load(first_state, epoch)
     for sampler in (plain, resuming):
         sampler.leave_after(1)
-        sampler.set_epoch(epoch + 1)
+        sampler.go_on_to(epoch + 1)
+    counts = known.counts
     return {
         "taken": taken,
         "rest": rest,
@@ -260,9 +264,9 @@ def resumed(
         "taken_again": taken_again,
         "twice": twice,
         "fresh": fresh.indices(),
-        "repeated": repeated,
+        "repeated": None if counts else repeated,
         "following": following,
-        "after_leaving": [plain.indices(), resuming.indices()],
+        "after_leaving": None if counts else [plain.indices(), resuming.indices()],
         "lengths": [saving.length(), loading.length()],
     }
 
@@ -302,7 +306,9 @@ def _elsewhere(
     # A sampler may refuse the state of an epoch that is over.
     for sampler in last if any(then for _, _, then in saved_again) else ():
         sampler.load(deepcopy(saved_again[0][1]), epoch)
-    for sampler in (*loading, *fresh):
+    for sampler in loading:
+        sampler.go_on_to(epoch + 1)
+    for sampler in fresh:
         sampler.set_epoch(epoch + 1)
     return {
         "taken": [taken for taken, _, _ in saved],

@@ -246,6 +246,7 @@ def _of_a_sampler(
         "data": case.data,
         "shows": shows,
         "remade": source["remade"],
+        "counted": source["counted"],
         "saves": declared.saves,
         "checks": {"resumption": "resumed" in shows, "workers": "workers" in shows},
         "call": ", ".join(f"{name}={text}" for name, text in source["rows"]),

@@ -25,11 +25,12 @@ class Resumed:
         loaded: Indices that a new sampler yields with the state.
         taken_again: The first batch of `loaded`; the state is saved once more after it.
         twice: Indices that a new sampler yields with that second state.
-        repeated: Indices of the same sampler, iterated again without `set_epoch`.
+        repeated: Indices of the same sampler, iterated again without `set_epoch`; None if that is
+            the next epoch.
         fresh: Indices that a new sampler yields without a state.
         following: The next epoch's indices of the saved sampler and of the loaded one.
         after_leaving: The same of a sampler without a state and of a loaded one, after an iteration
-            that was left after one item.
+            that was left after one item; None if nobody can say which epoch that is.
         lengths: The `len` of both in that epoch, in indices; None without a `len`.
         whole: The indices of the epoch without a save.
         rank: The rank.
@@ -40,10 +41,10 @@ class Resumed:
     loaded: list[int]
     taken_again: list[int]
     twice: list[int]
-    repeated: list[int]
+    repeated: list[int] | None
     fresh: list[int]
     following: list[list[int]]
-    after_leaving: list[list[int]]
+    after_leaving: list[list[int]] | None
     lengths: list[int | None]
     whole: list[int]
     rank: int

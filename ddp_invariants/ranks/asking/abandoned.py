@@ -7,8 +7,10 @@ from ddp_invariants.situations.asking.abandoned import Abandoned
 
 
 @way("abandoned")
-def abandoned(situation: Abandoned, case: ShardCase, make: SamplerMaker, rank: int) -> Asked:
+def abandoned(situation: Abandoned, case: ShardCase, make: SamplerMaker, rank: int) -> Asked | None:
     """Leave an iteration after some items, and iterate to the end."""
     sampler = in_last_epoch(case, make, rank)
+    if sampler.counts:  # Nobody says whether the iteration that was left counts.
+        return None
     sampler.leave_after(situation.taken)
     return Asked([sampler.indices()])

@@ -37,6 +37,8 @@ def changed_length(
         return None
     dataset = _Dataset(before)
     sampler = RankSampler(case, make.called(replaced={make.source: dataset}), rank)
+    if sampler.counts:  # A new sampler for the last epoch would see the new length alone.
+        return None
     sampler.set_epoch(case.epochs[0])
     sampler.indices()
     dataset.samples = after

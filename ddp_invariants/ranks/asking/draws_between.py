@@ -16,5 +16,6 @@ def draws_between(situation: DrawsBetween, case: ShardCase, make: SamplerMaker, 
     del situation
     sampler = in_last_epoch(case, make, rank)
     plain = sampler.indices()
+    sampler.stay_in(case.epochs[-1])
     got, undisturbed = sampler.with_draws()
     return Asked([got, [int(undisturbed)]], [plain, [1]])

@@ -7,6 +7,10 @@ from ddp_invariants.situations.asking.interleaved import Interleaved
 
 
 @way("interleaved")
-def interleaved(situation: Interleaved, case: ShardCase, make: SamplerMaker, rank: int) -> Asked:
+def interleaved(
+    situation: Interleaved, case: ShardCase, make: SamplerMaker, rank: int
+) -> Asked | None:
     """Let two iterators take turns, the first one some items ahead."""
-    return Asked(list(in_last_epoch(case, make, rank).interleaved(situation.ahead)))
+    sampler = in_last_epoch(case, make, rank)
+    # The second iterator is in the next epoch if the sampler counts.
+    return None if sampler.counts else Asked(list(sampler.interleaved(situation.ahead)))

@@ -16,6 +16,7 @@ def len_between(
     if not hasattr(sampler.sampler, "__len__"):
         return None
     plain = sampler.indices()
+    sampler.stay_in(case.epochs[-1])
     got, lengths = sampler.with_lengths()
     sampler.set_epoch(case.epochs[-1] + 1)
     sampler.with_lengths()

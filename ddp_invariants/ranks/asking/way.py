@@ -84,4 +84,5 @@ def in_last_epoch(case: ShardCase, make: SamplerMaker, rank: int) -> RankSampler
     sampler = RankSampler(case, make, rank)
     sampler.set_epoch(case.epochs[-1])
     sampler.indices()
+    sampler.stay_in(case.epochs[-1])
     return sampler

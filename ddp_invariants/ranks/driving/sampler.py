@@ -7,8 +7,9 @@ reads its rank from the environment and torch.distributed.
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
+from functools import cached_property
 from inspect import Parameter
 from itertools import islice
 from typing import Any
@@ -207,6 +208,7 @@ class SamplerMaker:
             "size": "over a length",
         }[self.source_kind]
         lacks += [] if "elastic" in self.declared.supports else ["elastic"]
+        lacks += ["set_epoch", "large_epoch"] if self.counts_epochs else []
         how = "data, in a group of all ranks," if self.scatters else how
         lines = [f"{how} as {self.source!r}"]
         if self.asks:
@@ -219,6 +221,7 @@ class SamplerMaker:
             if theirs and ours != "rank"
         ]
         lines += [f"{value.text} as {name!r}" for name, value in self.calculated.items()]
+        lines += ["no set_epoch: each iteration is the next epoch"] if self.counts_epochs else []
         return Description(
             str(self.sampler),
             target_of(self.sampler.name, "sampler"),
@@ -268,6 +271,7 @@ class SamplerMaker:
             "rows": rows,
             "asks": self.asks,
             "remade": self.remade_each_epoch,
+            "counted": self.counts_epochs,
             "seeded": self.takes("seed"),
         }
 
@@ -395,6 +399,17 @@ class SamplerMaker:
     def remade_each_epoch(self) -> bool:
         """True if the epoch is an argument, not a call."""
         return self.takes("epoch")
+
+    @cached_property
+    def counts_epochs(self) -> bool:
+        """True if no epoch can be set, neither by `set_epoch` nor by an argument."""
+        if self.remade_each_epoch or self.scatters or hasattr(self.make, "set_epoch"):
+            return False
+        with suppress(Exception):  # A sampler that cannot be made fails every rule anyway.
+            with self.surroundings(0, 2):
+                sampler = self(8, 2, 0, shuffle=False, seed=0, drop_last=False, batch_size=2)
+            return not hasattr(sampler, "set_epoch")
+        return False
 
 
 def _names(
