@@ -15,6 +15,7 @@ from ddp_invariants.implementation.declarations import CAPABILITIES
 NEVER: dict[str, str] = {
     "unused": "leave a parameter unused, on any rank at any step",
     "unreached": "compute a loss that reaches no parameter, on any rank at any step",
+    "unused_by_all": "leave a parameter unused on all ranks at a step",
     "crossed": "let gradients become ready in another order on another rank",
     "strided": "wrap a model with a parameter that is not contiguous, such as a transposed one",
     "strided_buffers": "wrap a model with a buffer that is not contiguous",
@@ -82,6 +83,7 @@ _NEVER_OTHERWISE: dict[str, str] = {
     "overlap": "rely on communication during the backward",
     "equal_buffers": "rely on equal buffers on all ranks",
     "no_sync": "accumulate gradients under no_sync",
+    "in_order": "ask for the dataset's order",
     "given_rank": "give a rank and a world size",
     "set_epoch": "set an epoch",
     "in_a_group": "give a process group in place of a rank and a world size",

@@ -14,12 +14,12 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
     if declared.gradients == "hidden":
         # A parameter without a gradient may get a zero, which may move it. Hidden gradients do not
         # show that.
-        lacking |= {"unused", "freeze", "unfreeze", "unfreeze_in_group"}
+        lacking |= {"unused_by_all"}
         # Only the oracle could check such a step, and it computes no second derivatives.
         lacking |= {"penalty"}
     if declared.zero == 3:
-        # The module's parameters exist within a forward only.
-        lacking |= {"parameter_outputs"}
+        # The module's parameters exist within a forward only, which all ranks must run alike.
+        lacking |= {"parameter_outputs", "unused", "freeze", "unfreeze", "unfreeze_in_group"}
     if declared.reduction == "sum":
         # A gradient left from the last sum may be summed again or not, depending on the hooks. No
         # declaration says which is meant.

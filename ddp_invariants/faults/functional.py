@@ -24,8 +24,15 @@ def _hidden(function: _Function) -> _Function:
     """Mark a function whose gradients stay local until the optimizer steps."""
     function.declares = {  # type: ignore[attr-defined]  # a function may have attributes
         "gradients": "hidden",
-        "unsupported": ("closure",),  # A hook runs before the step calls a closure.
+        # A hook runs before the step calls a closure, and each rank averages what it has.
+        "unsupported": ("closure", "unused"),
     }
+    return function
+
+
+def _hidden_and_filled(function: _Function) -> _Function:
+    """Mark such a function that averages zeros in place of gradients that a rank lacks."""
+    function.declares = {"gradients": "hidden", "unsupported": ("closure",)}  # type: ignore[attr-defined]  # as above
     return function
 
 
@@ -87,6 +94,26 @@ def stepped(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimiz
     """Right: a hook averages the gradients before each step of the optimizer."""
     _start(module)
     optimizer.register_step_pre_hook(lambda *_: _apply(list(module.parameters()), _mean))
+    return module, optimizer
+
+
+def _of(optimizer: Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _average(parameters: list[Tensor]) -> None:
+    """Average the gradients of parameters, with zeros for those that a rank lacks."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    _apply(parameters, _mean)
+
+
+@_hidden_and_filled
+def averages_all(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Right: a hook averages the gradients of all groups before each step, also where a rank has none."""
+    _start(module)
+    optimizer.register_step_pre_hook(lambda *_: _average(_of(optimizer)))
     return module, optimizer
 
 
@@ -287,6 +314,33 @@ def sums_at_every_backward(module: nn.Module, optimizer: Optimizer) -> tuple[nn.
             list(module.parameters()), lambda gradient: gradient / dist.get_world_size()
         )
     )
+    return module, optimizer
+
+
+@_hidden_and_filled
+def averages_what_it_has(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Each rank averages the gradients that it has, and other ranks may have other ones
+    (horovod/horovod#597).
+
+    LIVE-1; or COMM-1.
+    """
+    _start(module)
+    optimizer.register_step_pre_hook(lambda *_: _apply(_of(optimizer), _mean))
+    return module, optimizer
+
+
+@_hidden_and_filled
+def averages_its_first_groups(
+    module: nn.Module, optimizer: Optimizer
+) -> tuple[nn.Module, Optimizer]:
+    """Parameters are listed at wrapping, so the gradients of a later group stay local
+    (similar: horovod/horovod#2154).
+
+    PARAM-1: own local gradient.
+    """
+    _start(module)
+    first = _of(optimizer)
+    optimizer.register_step_pre_hook(lambda *_: _average(first))
     return module, optimizer
 
 

@@ -425,7 +425,7 @@ class RecordedTraining:
         (P,); None if there are none.
         """
         names = self.left_frozen(step)
-        if self.case.unused:
+        if self.case.unused and self.declared.gradients != "hidden":
             reduced, nowhere = (
                 self.every_rank("reduced", step),
                 frozenset.intersection(*self.unused(step)),

@@ -71,6 +71,21 @@ class UnusedLayers(Situation):
         )
         return self._kept(each for each in self.layers if each.layer != trained)
 
+    def used_by_some(self, world_size: int) -> "UnusedLayers | None":
+        """Return the situation where some rank uses each layer in each step.
+
+        It is rank 0 for the first layer, rank 1 for the second one, and so on in turn.
+        """
+        return self._kept(
+            each
+            for each in self.layers
+            if (
+                each.micro_step is not None
+                if each.rank is None
+                else each.rank != each.layer % world_size
+            )
+        )
+
     def in_one_backward(self) -> "UnusedLayers | None":
         """Return the layers that whole steps pass by."""
         return self._kept(each for each in self.layers if each.micro_step is None)
@@ -112,7 +127,7 @@ class UnusedLayers(Situation):
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
-        """Return the capabilities to leave some parameters unused, and all on a rank.
+        """Return the capabilities to leave parameters unused: some, all on a rank, and on all ranks.
 
         The probe leaves a layer unused on all ranks first. An implementation that waits for every
         gradient says so in the next step, where it would hang if one rank used the layer.
@@ -146,6 +161,14 @@ class UnusedLayers(Situation):
                 after="unused",
                 words="a rank that uses none of its parameters at a step: its loss reaches none",
             ),
+            "unused_by_all": Capability(
+                unused_by_all,
+                _used_by_some,
+                replace(BASE, steps=3, situations=(cls(layers[:1]),)),
+                frozenset({"unused on all ranks"}),
+                after="unreached",
+                words="parameters that no rank uses at a step",
+            ),
         }
 
 
@@ -175,6 +198,23 @@ def unreached(case: TrainingCase) -> bool:
             range(case.world_size), range(case.steps), range(case.accumulation)
         )
     )
+
+
+def unused_by_all(case: TrainingCase) -> bool:
+    """Return whether all forwards of a step, on all ranks, pass a layer by."""
+    ranks, layers = range(case.world_size), {each.layer for each in case.unused}
+    return any(
+        all(layer in case.never_used(rank, step) for rank in ranks)
+        for step, layer in itertools.product(range(case.steps), layers)
+    )
+
+
+def _used_by_some(case: TrainingCase) -> TrainingCase:
+    """Return a case in which some rank uses each layer in each step."""
+    found = case.get(UnusedLayers)
+    kept = None if found is None else found.used_by_some(case.world_size)
+    fewer = case if kept is None else case.with_situation(kept)
+    return case.without(UnusedLayers) if unused_by_all(fewer) else fewer
 
 
 def _reached(case: TrainingCase) -> TrainingCase:

@@ -84,6 +84,7 @@ class Drive:
         self.driver, self.context, self.replica = driver, context, replica
         self.brought: Any = None
         self._made_first: Any = None
+        self._making = context
         self.driven: dict[str, str] = {}
         self._finish: str | None = None
         self._start: str | None = None
@@ -109,7 +110,7 @@ class Drive:
         call = self.driver.call
         if call is None:
             return module
-        optimizer = self._optimizer(module, context) if call.takes_optimizer else None
+        optimizer = self._optimizer(module, self._making) if call.takes_optimizer else None
         made = call(module, context, module, optimizer)
         if optimizer is not None and not isinstance(made, tuple):
             self.brought = optimizer
@@ -338,6 +339,7 @@ class Drive:
         update = self.driver.declared.update
         if update and self.context.optimizer_class is not UPDATES[update]:
             raise NotImplementedError(f"it makes the updates of {UPDATES[update].__name__} alone")
+        self._making = context or self.context
         self.setup(self.context)
         made: Any = self.wrap(self.replica, self.context)
         if isinstance(made, tuple) and len(made) >= 2:
@@ -366,7 +368,7 @@ class Drive:
             self._finish = self._named("finish", wrapped, ddp.finish, FINISHERS)
         self.driven["accumulation"] = self._accumulation(wrapped)
         self._note_driven(wrapped)
-        return wrapped, self.make_optimizer(wrapped, context or self.context)
+        return wrapped, self.make_optimizer(wrapped, self._making)
 
     def _require_optimizer(self, wrapped: Any) -> None:
         """Check that what wrapping returned after the model is an optimizer.

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class LaterGroup:
     """Parameters that an optimizer lacks from the start, until the program adds them.
 
-    An optimizer under test is made of the others, for which its maker asks this object. One of
-    torch's own gives them up before its first step. An adapter may make an optimizer of anything,
-    which may differ from rank to rank, so any other optimizer of an adapter is left alone.
+    An optimizer under test is made of the others, for which its maker asks this object, and so is
+    one that the wrapper is given. Any other one of torch's own gives them up before its first step.
+    An adapter may make an optimizer of anything, which may differ from rank to rank, so any other
+    optimizer of an adapter is left alone.
 
     Args:
         first: A function that returns those of some parameters which the optimizer has from the
@@ -31,7 +32,10 @@ class LaterGroup:
 
     def within(self, setup: Setup, context: Context) -> Context:
         """Return the facts with which the optimizer is made."""
-        return context if setup.driver.optimizer is None else replace(context, groups=self)
+        driver = setup.driver
+        given = driver.call is not None and driver.call.takes_optimizer
+        made = driver.optimizer is not None or given
+        return replace(context, groups=self) if made else context
 
     def __call__(self, parameters: Iterable[Tensor]) -> list[Tensor]:
         """Return the parameters that the optimizer has from the start."""
@@ -49,7 +53,7 @@ class LaterGroup:
         """
         self._trained, self._options = stepper.trained, stepper.setup.context.optimizer_arguments
         optimizer = stepper.trained.optimizer
-        if stepper.setup.driver.optimizer is None and _is_plain(optimizer):
+        if self._left is None and stepper.setup.driver.optimizer is None and _is_plain(optimizer):
             (group,) = optimizer.param_groups
             group["params"] = self(group["params"])
         if self._left is None or not hasattr(optimizer, "add_param_group"):
