@@ -91,7 +91,8 @@ def is_crash(error: RaisedError) -> bool:
         return True
     if "AssertionError" in kinds:
         requires = any(words in error.message for words in _REQUIRING)
-        return not (requires or (error.phase in _CONSTRUCTING and has_words))
+        stated = error.phase in _CONSTRUCTING or _last_line(error).startswith("raise ")
+        return not (requires or (stated and has_words))
     if deliberate:
         return False
     if kinds & _BY_MISTAKE:
@@ -124,19 +125,25 @@ def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | No
                 rule,
                 CRASHES,
                 f"{who}{error.phase}, {where}",
-                f"{error.type}: {error.message}",
+                f"{error.type}: {error.message}"
+                if error.message
+                else f"{error.type}: {_last_line(error)}",
                 _cause(error),
                 notes=f"{_REMEDY}\n{error.traceback}",
             )
     return None
 
 
-def _cause(error: RaisedError) -> str:
-    """Return the cause of a crash, if its last line asks something of a gradient that is None."""
+def _last_line(error: RaisedError) -> str:
+    """Return the line of code that raised an exception; empty if its source is not known."""
     # Below a line of code Python may print a line that marks a part of it.
     indented = [line for line in error.traceback.splitlines() if line.startswith("    ")]
-    lines = [line for line in indented if line.strip(" ^~")]
-    asked = ".grad." in (lines[-1] if lines else "")
+    return next((line.strip() for line in reversed(indented) if line.strip(" ^~")), "")
+
+
+def _cause(error: RaisedError) -> str:
+    """Return the cause of a crash, if its last line asks something of a gradient that is None."""
+    asked = ".grad." in _last_line(error)
     if asked and error.message.startswith("'NoneType' object has no attribute"):
         return (
             "backward gives no gradient to a parameter that it does not reach, or that is frozen: "
