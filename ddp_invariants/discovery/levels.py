@@ -105,7 +105,7 @@ def ordinary(scope: Scope) -> Scope:
     )
 
 
-_PLAIN = ("shuffle", "drop_last", "given_rank", "set_epoch", "uneven")
+_PLAIN = ("shuffle", "in_order", "drop_last", "given_rank", "set_epoch", "uneven")
 """The capabilities of a sampler that ordinary programs use."""
 _BEYOND = frozenset[str]().union(
     *(capability.conditions for capability in _UNCOMMON.values()), SAMPLING["short"]

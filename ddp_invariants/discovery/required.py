@@ -4,6 +4,7 @@ from ddp_invariants.situations.asking import WAYS
 
 SAMPLING: dict[str, frozenset[str]] = {
     "shuffle": frozenset({"shuffle"}),
+    "in_order": frozenset({"no shuffle"}),
     "drop_last": frozenset({"drop_last"}),
     "given_rank": frozenset(),
     "set_epoch": frozenset(),

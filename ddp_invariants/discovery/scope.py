@@ -150,7 +150,7 @@ class Scope:
             data,
             samples=n,
             seed=seed % 2**31 if not self.has("large_seed") and abs(seed) >= 2**31 else seed,
-            shuffle=data.shuffle and self.has("shuffle"),
+            shuffle=(data.shuffle or not self.has("in_order")) and self.has("shuffle"),
             # An epoch of a stream without end holds what drop_last would leave.
             drop_last=self.sampler.padding == "endless"
             or (data.drop_last and self.has("drop_last")),

@@ -27,12 +27,11 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
+from ddp_invariants.invariants.dealing import total_of
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.loss import DISPLACED
 from ddp_invariants.invariants.rule import Script, invariant_of
-from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.violation import StoredViolation
 from ddp_invariants.situations.capability import BASE
 
@@ -327,7 +326,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
             f"{stored.failure.rule} of {stored.under_test} cannot be exported: a script judges no "
             f"sampler that declares padding = {declared.padding!r}"
         )
-    total = ShardView(ShardEvidence(case, ()), declared).total
+    total = total_of(case, declared.padding)
     return {
         **_shared(stored, described["target"]),
         "checks": _checks(stored.failure.rule, left=False),

@@ -294,6 +294,7 @@ CAPABILITIES: dict[str, str] = {
     "resized": "a saved state that another number of ranks loads",
     "join": "ranks with fewer batches than others, under join()",
     "shuffle": "a shuffled order, by seed and epoch",
+    "in_order": "the order of the dataset, without shuffling",
     "drop_last": "dropping the tail instead of padding",
     "given_rank": "a rank and world size can be given, and checked",
     "set_epoch": "an epoch can be set, by set_epoch or by an argument",

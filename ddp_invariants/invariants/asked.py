@@ -116,7 +116,7 @@ def _unfit(
     view: ShardView, situation: ShardSituation, got: list[list[list[int]]]
 ) -> Failure | None:
     # A sampler that is always wrong fails another rule by itself.
-    if first_wrong(view.case, view.declared.padding, view.answer["shards"][-1]):
+    if first_wrong(view.case, view.padding, view.answer["shards"][-1]):
         return None
     if isinstance(situation, ChangedLength):
         return _of_a_changed_length(view, situation, got)
@@ -129,7 +129,7 @@ def _unfit(
         )
     # A rank that raises when it loads a state has no last iteration.
     for number, shards in enumerate(zip(*got, strict=False)):
-        rule = first_wrong(view.case, view.declared.padding, shards)
+        rule = first_wrong(view.case, view.padding, shards)
         if rule:
             return Failure(
                 "SHARD-4",

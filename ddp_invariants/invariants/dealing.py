@@ -28,6 +28,16 @@ def total_for(n: int, case: ShardCase, padding: Padding) -> int:
     return unit * (n // unit if case.data.drop_last else -(-n // unit))
 
 
+def by_batches(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int]]) -> Padding:
+    """Return the padding of a sampler that yields batches.
+
+    `drop_last` may mean for it what it means for `torch.utils.data.BatchSampler`: to drop a short
+    batch. Then each rank holds whole batches, as if `batch` were declared.
+    """
+    whole = padding == "wrap" and case.data.drop_last
+    return "batch" if whole and sum(map(len, shards)) == total_of(case, "batch") else padding
+
+
 def first_wrong(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int]]) -> str:
     """Return the first rule that the shards of an epoch violate; empty if they are right.
 

@@ -37,7 +37,7 @@ def misfit(
             return f"len(sampler) is {length[0]} on rank {rank}, which yields {counts[rank]}"
     if list(shards) == view.answer["shards"][-1]:
         return ""
-    return _misdealt(view.case, view.declared.padding, samples, shards)
+    return _misdealt(view.case, view.padding, samples, shards)
 
 
 def misfit_at_the_start(
@@ -51,7 +51,7 @@ def misfit_at_the_start(
         starts: The first indices of each rank.
         lengths: The `len(sampler)` of each rank in a list; an empty list without a `len`.
     """
-    padding = view.declared.padding
+    padding = view.padding
     total = total_for(samples, view.case, padding)
     told = [length for known in lengths for length in known]
     if padding not in ("none", "own", "endless"):

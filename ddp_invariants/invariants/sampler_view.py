@@ -9,9 +9,9 @@ from math import factorial, perm
 from typing import Any
 
 from ddp_invariants.cases.shard_case import CHANCE_FREE, ENOUGH, ShardCase
-from ddp_invariants.implementation.declarations import SamplerDeclarations
+from ddp_invariants.implementation.declarations import Padding, SamplerDeclarations
 from ddp_invariants.invariants.crashes import is_crash, read
-from ddp_invariants.invariants.dealing import total_of
+from ddp_invariants.invariants.dealing import by_batches, total_of
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
@@ -92,10 +92,18 @@ class ShardView:
         """
         return list(zip(self.case.epochs, self.answer["shards"], strict=True))
 
+    @cached_property
+    def padding(self) -> Padding:
+        """The declared padding, or that of a sampler which drops short batches."""
+        declared = self.declared.padding
+        if not self.answer.get("in_batches"):
+            return declared
+        return by_batches(self.case, declared, self.answer["shards"][-1])
+
     @property
     def total(self) -> int:
-        """The number of indices of all ranks together, under the declared padding."""
-        return total_of(self.case, self.declared.padding)
+        """The number of indices of all ranks together, under the padding."""
+        return total_of(self.case, self.padding)
 
     def is_equal_order(self, count: int | None, shards: list[list[int]]) -> bool:
         """Return whether equal orders of two epochs or seeds are no chance.

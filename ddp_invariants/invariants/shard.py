@@ -209,8 +209,8 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
                 "SHARD-3",
                 "shards overlap beyond padding",
                 view.where(epoch),
-                f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times "
-                f"on ranks {brief(owners)}; shards {brief(shards)}",
+                f"{repeated} repetitions, {allowed} allowed; index {index} occurs {most} times, "
+                f"{most_allowed} allowed, on ranks {brief(owners)}; shards {brief(shards)}",
             )
             return caused(failure, shards_of.of_overlap_or_loss(view.yielded, epoch, shards))
     return None

@@ -208,6 +208,6 @@ def _right_with_workers(view: ShardView, worked: list[list[list[int]]]) -> bool:
     """Return whether the shards of all ranks are right, or those of all workers as if of ranks."""
     of_ranks = [[index for part in parts for index in part] for parts in worked]
     of_workers = [part for parts in worked for part in parts]
-    padding, case = view.declared.padding, view.case
+    padding, case = view.padding, view.case
     as_ranks = replace(case, world_size=len(of_workers), workers=0, situations=())
     return not (first_wrong(case, padding, of_ranks) and first_wrong(as_ranks, padding, of_workers))

@@ -46,7 +46,7 @@ def shards(
         (the same under another seed, if the sampler takes a seed), `equal_seeds`,
         `equal_epochs`, `epoch_intervals` and `lone_epochs` (`ranks.equal_orders`; the first two None
         if data are scattered), `touched` (global generators that iterating advanced), `counted` (True
-        if no epoch can be set), `batches[rank]` and
+        if no epoch can be set), `in_batches` (True if batches are yielded), `batches[rank]` and
         `promised[rank]` (the batches that a DataLoader yields, and its len), `sized` (False if the
         sampler makes batches of a size of its own),
         `worked[rank][worker]` (indices of the last epoch),
@@ -106,6 +106,7 @@ def _dealt(
             "reseeded": _afresh(_reseeded(case), make, ranks) if make.takes("seed") else None,
             "touched": [name for name in before if before[name] != after[name]],
             "counted": samplers[0].counts,
+            "in_batches": make.yields_batches or any(sampler.in_batches for sampler in samplers),
             **dict.fromkeys(_ON_REQUEST),
         }
         phase = "further epochs and seeds"

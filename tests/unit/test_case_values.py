@@ -163,6 +163,7 @@ def test_the_description_says_which_argument_takes_what(tmp_path: Path) -> None:
         "world size as 'workers'",
         "shuffle as 'mixed'",
         "BATCH_SIZE * WORLD_SIZE as 'together'",
+        "no set_epoch: each iteration is the next epoch",
     )
     assert "given_rank" not in described.lacks
     assert "shuffle" not in described.lacks

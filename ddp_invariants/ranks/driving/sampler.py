@@ -75,6 +75,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 """The argument names that take each value a sampler needs."""
 GROUPS = ("process_group", "group", "pg", "dp_group", "data_parallel_group")
 """The argument names that take a process group in place of a rank and a world size."""
+_EXAMPLE = 32
+"""Samples of an example: two random orders of so many are never equal."""
 _APART, _OFFSET = 65537, 7
 """Sample n of scattered data is _APART * n + _OFFSET: no index and no other rank's data can be."""
 
@@ -112,6 +114,10 @@ class SamplerMaker:
                 f"it cannot take {length.text}"
             )
         self.names = _names(parameters, {*self.given}, of_case)
+        # A sampler over a dataset may be told its length, too.
+        told = [name for name in required(parameters.values()) if name in SIZES]
+        told = [name for name in told if name not in {self.source, *self.given, *of_case}]
+        self.names["samples"] = next(iter(told), None)
         self.calculated = {
             name: each for name, each in of_case.items() if name not in self.names.values()
         }
@@ -196,6 +202,8 @@ class SamplerMaker:
         """Return what the controller may draw for the sampler, and the lines it prints."""
         # A value that the user fixed is not drawn.
         lacks = [name for name in ("shuffle", "drop_last") if not self.takes(name)]
+        if self.always_shuffles:
+            lacks[lacks.index("shuffle")] = "in_order"
         lacks += ["given_rank"] if self.asks else []
         # Impossible for a sampler of indices: such a sampler runs in the process that has the workers.
         claimed = self.source_kind == "items" and "workers" in self.declared.supports
@@ -222,6 +230,7 @@ class SamplerMaker:
         ]
         lines += [f"{value.text} as {name!r}" for name, value in self.calculated.items()]
         lines += ["no set_epoch: each iteration is the next epoch"] if self.counts_epochs else []
+        lines += ["always shuffled"] if self.always_shuffles else []
         return Description(
             str(self.sampler),
             target_of(self.sampler.name, "sampler"),
@@ -405,11 +414,57 @@ class SamplerMaker:
         """True if no epoch can be set, neither by `set_epoch` nor by an argument."""
         if self.remade_each_epoch or self.scatters or hasattr(self.make, "set_epoch"):
             return False
-        with suppress(Exception):  # A sampler that cannot be made fails every rule anyway.
-            with self.surroundings(0, 2):
-                sampler = self(8, 2, 0, shuffle=False, seed=0, drop_last=False, batch_size=2)
-            return not hasattr(sampler, "set_epoch")
+        with self._example() as sampler:
+            return sampler is not None and not hasattr(sampler, "set_epoch")
+
+    @cached_property
+    def yields_batches(self) -> bool:
+        """True if the items are batches of indices."""
+        with self._example() as sampler, suppress(Exception):
+            item = next(iter(sampler))
+            return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
         return False
+
+    @cached_property
+    def always_shuffles(self) -> bool:
+        """True if no argument says that the order is shuffled, and it depends on the epoch.
+
+        It may depend on the seed instead, if an epoch can be set.
+        """
+        if self.takes("shuffle") or "shuffle" in self.given or self.scatters:
+            return False
+        seeded = self.takes("seed") and not self.counts_epochs
+        orders = [self._order_in(0), self._order_in(1), *([self._order_in(0, 1)] if seeded else ())]
+        return [] not in orders and any(order != orders[0] for order in orders)
+
+    def _order_in(self, epoch: int, seed: int = 0) -> list[Any]:
+        """Return the first items of an epoch of an example; none if that fails."""
+        with self._example(epoch, seed) as sampler, suppress(Exception):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+            elif not self.remade_each_epoch:
+                for _ in range(epoch):
+                    list(islice(sampler, _EXAMPLE))
+            return [str(item) for item in islice(sampler, _EXAMPLE)]
+        return []
+
+    @contextmanager
+    def _example(self, epoch: int = 0, seed: int = 0) -> Iterator[Any]:
+        """Yield a sampler of one rank; None if it cannot be made, as it then fails every rule."""
+        sampler = None
+        with self.surroundings(0, 1):
+            with suppress(Exception):
+                sampler = self(
+                    _EXAMPLE,
+                    1,
+                    0,
+                    shuffle=False,
+                    seed=seed,
+                    drop_last=False,
+                    batch_size=2,
+                    epoch=epoch,
+                )
+            yield sampler
 
 
 def _names(
