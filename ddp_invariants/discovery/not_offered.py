@@ -53,6 +53,9 @@ def lacking_as_driven(how: Mapping[str, str], declared: Declarations) -> frozens
     if {"gradients", "step"} & how.keys():
         # They lie elsewhere, or an engine changes them as it likes.
         lacking |= {"clipping", "scaler"}
+    if {"before each batch", "step"} & how.keys():
+        # Either may clear the gradients that the program has left.
+        lacking |= {"never_zeroed"}
     if "uneven batches" not in how:
         lacking |= {"join"}
     return lacking

@@ -12,13 +12,21 @@ from typing import Any, Literal, NamedTuple
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.discovery.plain_case import failure_of
+from ddp_invariants.discovery.result import failures
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError, LoadFailure
-from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.implementation.declarations import Declarations, Padding
 from ddp_invariants.implementation.spec import Ddp
+from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
-from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
 
+_PADDINGS: dict[Padding, str] = {
+    "none": "the ranks may then get different numbers of indices, and of batches",
+    "batch": "shards are then filled up with whole batches",
+}
+_FORMATS: tuple[Literal["bfloat16", "float16"], ...] = ("float16", "bfloat16")
+"""The formats in which gradients may travel; numbers in the first one lie closer."""
 PATIENCE = 3.0
 """Seconds that a way gets; one that does not hang takes some milliseconds."""
 
@@ -86,6 +94,32 @@ def holding(
         if held:
             return tuple(held)
     return ()
+
+
+def declarable(evidence: TrainingEvidence | ShardEvidence, scope: Scope) -> list[str]:
+    """Return in words the declarations with which a failing case breaks no rule of the core.
+
+    Args:
+        evidence: The evidence of the case.
+        scope: The declarations as they are.
+    """
+    told = list[str]()
+    if isinstance(evidence, ShardEvidence):
+        for padding, meaning in _PADDINGS.items():
+            if _holds(evidence, replace(scope, sampler=replace(scope.sampler, padding=padding))):
+                told.append(
+                    f'padding = "{padding}" in a [sampler] table (docs/adapter.md): {meaning}'
+                )
+        return told
+    for exactness in _FORMATS if scope.declared.exactness == "bitwise" else ():
+        if _holds(evidence, replace(scope, declared=replace(scope.declared, exactness=exactness))):
+            meaning = f"gradients may then be rounded to {exactness} on the way"
+            return [f'exactness = "{exactness}" in a [ddp] table (docs/adapter.md): {meaning}']
+    return told
+
+
+def _holds(evidence: TrainingEvidence | ShardEvidence, scope: Scope) -> bool:
+    return all(ALL_RULES[each.rule].level != "core" for each in failures(evidence, scope))
 
 
 def _tried(

@@ -95,6 +95,7 @@ def confirm(
         unstored=unstored,
         unsupported=excluding(runner, failure.rule, case) if len(seen) == runs else "",
         otherwise=_otherwise(runner, failure.rule, evidence),
+        declarable=_declarable(runner, failure.rule, evidence),
     )
     violation = violation_class(failure.rule)(text, reported, case, rule)
     if failure.rule == ENDS:
@@ -144,6 +145,13 @@ def _otherwise(runner: Runner, rule: str, evidence: Evidence | None) -> tuple[st
     ddp, scope = runner.under_test.ddp, runner.scope
     named = rule != runner.options.broken
     return otherwise.holding(runner.pool, ddp, scope, evidence, named=named)
+
+
+def _declarable(runner: Runner, rule: str, evidence: Evidence | None) -> list[str]:
+    """Return the declarations, in words, with which a confirmed case of the core holds."""
+    if evidence is None or evidence.incident is not None or ALL_RULES[rule].level != "core":
+        return []
+    return otherwise.declarable(evidence, runner.scope)
 
 
 def excluding(runner: Runner, rule: str, case: Case) -> str:

@@ -37,6 +37,7 @@ def violation(
     unstored: str = "",
     unsupported: str = "",
     otherwise: Sequence[str] = (),
+    declarable: Sequence[str] = (),
 ) -> str:
     """Return the report of a violation, as a user reads it.
 
@@ -51,6 +52,7 @@ def violation(
         unsupported: A capability that excludes the violation if it is declared as unsupported;
             empty for none.
         otherwise: The ways to drive the implementation, in words, in which the case holds.
+        declarable: The declarations, in words, with which the case holds.
     """
     fields = [
         f"{failure.rule} violated by {implementation}{_seen(failure, tested)}: {failure.fact}",
@@ -80,6 +82,7 @@ def violation(
         labelled("unless", f"the suite drives it wrongly: the case holds with {way}")
         for way in otherwise
     ]
+    fields += [labelled("unless", f"you declare {promise}") for promise in declarable]
     if unsupported:
         fields.append(
             labelled(

@@ -258,6 +258,36 @@ def test_another_violation_does_not_say_so(file: str) -> None:
     assert "unless" not in str(violation.value)
 
 
+@pytest.mark.parametrize(
+    ("implementation", "rule", "declared"),
+    [
+        (
+            Implementation(sampler="ddp_invariants.faults.strided:NoPadding"),
+            "SHARD-1",
+            'unless you declare padding = "none" in a [sampler] table (docs/adapter.md): ',
+        ),
+        (
+            Implementation(ddp="ddp_invariants.faults.bucketed:RoundsToBfloat16"),
+            "GRAD-2",
+            'unless you declare exactness = "bfloat16" in a [ddp] table (docs/adapter.md): ',
+        ),
+        (Implementation(sampler="ddp_invariants.faults.strided:DropsTheTail"), "SHARD-2", ""),
+        (Implementation(ddp="ddp_invariants.faults.bucketed:NeverDivides"), "GRAD-2", ""),
+    ],
+    ids=["NoPadding", "RoundsToBfloat16", "DropsTheTail", "NeverDivides"],
+)
+def test_a_violation_names_a_declaration_with_which_it_is_none(
+    implementation: Implementation, rule: str, declared: str
+) -> None:
+    """The evidence is judged again under other declarations; a fault in each of them gets no name."""
+    with pytest.raises(AssertionError) as violation:
+        certify(implementation, rules=[rule])
+    text = " ".join(str(violation.value).split())
+    assert f"{rule} violated" in text
+    assert declared.strip() in text
+    assert ("unless you declare" in text) == bool(declared)
+
+
 def test_an_engine_with_an_optimizer_of_its_own_declares_its_update(pool: Pool, file: str) -> None:
     """Then no case has settings that the engine cannot be given."""
     trainer = _named(file, "Trainer")

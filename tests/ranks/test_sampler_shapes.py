@@ -1,0 +1,99 @@
+"""Samplers of shapes that public code has: without a shuffle argument, in batches, told a length."""
+
+from pathlib import Path
+
+import pytest
+
+from conftest import TrialMaker
+from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.invariants.sampler_view import sharding
+from ddp_invariants.processes.pool import Pool
+from ddp_invariants.search.strategies import cases_for
+
+FILE = """
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler
+
+
+def checked(num_replicas, rank):
+    if not 0 <= rank < num_replicas:
+        raise ValueError(f"rank {rank} of {num_replicas}")
+
+
+class AlwaysShuffled(DistributedSampler):
+    def __init__(self, dataset, num_replicas, rank, seed=0):
+        super().__init__(dataset, num_replicas, rank, shuffle=True, seed=seed)
+
+
+class IgnoresTheEpoch(AlwaysShuffled):
+    def set_epoch(self, epoch):
+        pass
+
+
+class InOrder(DistributedSampler):
+    def __init__(self, dataset, num_replicas, rank):
+        super().__init__(dataset, num_replicas, rank, shuffle=False)
+
+
+class Batches(BatchSampler):
+    def __init__(self, dataset, num_replicas, rank, batch_size, shuffle=True, seed=0, drop_last=False):
+        inner = DistributedSampler(dataset, num_replicas, rank, shuffle, seed, drop_last)
+        super().__init__(inner, batch_size, drop_last)
+
+    def set_epoch(self, epoch):
+        self.sampler.set_epoch(epoch)
+
+
+class LosesAnIndex(Batches):
+    def __iter__(self):
+        batches = list(super().__iter__())
+        return iter([*batches[:-1], batches[-1][:-1]] if batches and self.drop_last else batches)
+
+
+class Told(DistributedSampler):
+    def __init__(self, dataset, total_samples, num_replicas, rank, shuffle=True, seed=0):
+        assert total_samples == len(dataset)
+        super().__init__(dataset, num_replicas, rank, shuffle, seed)
+"""
+
+
+@pytest.fixture(name="file")
+def file_(tmp_path: Path) -> str:
+    """Return the path of the samplers."""
+    path = tmp_path / "shapes.py"
+    path.write_text(FILE, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks", "judges_epochs"),
+    [
+        ("AlwaysShuffled", {"in_order", "drop_last"}, True),
+        ("InOrder", {"shuffle", "drop_last"}, False),
+        ("Batches", set(), True),
+        ("Told", {"drop_last"}, True),
+    ],
+)
+def test_a_right_one_is_not_accused(
+    make_trial: TrialMaker, pool: Pool, file: str, name: str, lacks: set[str], judges_epochs: bool
+) -> None:
+    """What it cannot do is known from its arguments, and from the orders of two epochs."""
+    described = pool.describe(Sampler(f"{file}:{name}"))
+    known = {"shuffle", "in_order", "drop_last", "set_epoch"}
+    assert known & {*described["lacks"]} == lacks
+    trial = make_trial(sampler=f"{file}:{name}", cases=60)
+    for rule in ("SHARD-2", "SHARD-5", "SHARD-6"):
+        if not trial.scope.excluded(rule):
+            trial.certify(rule, cases_for(rule, trial.scope))
+    assert all(trial.ledger[rule].seen == 0 for rule in sharding.rules)
+    assert (trial.ledger["SHARD-5"].judged > 0) == judges_epochs
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("IgnoresTheEpoch", "SHARD-5"), ("LosesAnIndex", "SHARD-2")]
+)
+def test_a_wrong_one_is_accused(make_trial: TrialMaker, file: str, name: str, rule: str) -> None:
+    """A sampler that always shuffles must heed the epoch, and batches may lose only a short one."""
+    trial = make_trial(sampler=f"{file}:{name}", cases=60)
+    with pytest.raises(AssertionError, match=f"{rule} violated"):
+        trial.certify(rule, cases_for(rule, trial.scope))
