@@ -156,6 +156,19 @@ class Local(Wrapper):
     """It averages nothing."""
 
 
+class Uneven:
+    """A sampler that pads nothing."""
+
+    def __init__(self, dataset, num_replicas, rank):
+        self.indices = range(rank, len(dataset), num_replicas)
+
+    def __len__(self):
+        return len(self.indices)
+
+    def __iter__(self):
+        return iter(self.indices)
+
+
 class Trainer(Wrapper):
     """It makes an optimizer of its own."""
 
@@ -262,7 +275,7 @@ def test_another_violation_does_not_say_so(file: str) -> None:
     ("implementation", "rule", "declared"),
     [
         (
-            Implementation(sampler="ddp_invariants.faults.strided:NoPadding"),
+            Implementation(sampler="Uneven"),
             "SHARD-1",
             'unless you declare padding = "none" in a [sampler] table (docs/adapter.md): ',
         ),
@@ -274,12 +287,14 @@ def test_another_violation_does_not_say_so(file: str) -> None:
         (Implementation(sampler="ddp_invariants.faults.strided:DropsTheTail"), "SHARD-2", ""),
         (Implementation(ddp="ddp_invariants.faults.bucketed:NeverDivides"), "GRAD-2", ""),
     ],
-    ids=["NoPadding", "RoundsToBfloat16", "DropsTheTail", "NeverDivides"],
+    ids=["Uneven", "RoundsToBfloat16", "DropsTheTail", "NeverDivides"],
 )
 def test_a_violation_names_a_declaration_with_which_it_is_none(
-    implementation: Implementation, rule: str, declared: str
+    file: str, implementation: Implementation, rule: str, declared: str
 ) -> None:
     """The evidence is judged again under other declarations; a fault in each of them gets no name."""
+    if implementation.sampler == "Uneven":
+        implementation = Implementation(sampler=f"{file}:Uneven")
     with pytest.raises(AssertionError) as violation:
         certify(implementation, rules=[rule])
     text = " ".join(str(violation.value).split())
