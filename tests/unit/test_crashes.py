@@ -117,6 +117,7 @@ CRASHES: dict[str, Callable[[], object]] = {
     "division": lambda: 1 // 0,
     "assertion": _asserts,
     "assertion of equal lengths": _compares,
+    "assertion that is raised without words": _refuses(AssertionError("values")),
     "too few arguments": lambda: DistributedSampler(range(2), rank=0, size=1),  # type: ignore[call-arg]  # the fault
     "operands": lambda: None + 1,  # type: ignore[operator]  # the fault
     "unpacking": _unpacks,
@@ -138,6 +139,7 @@ REFUSALS: dict[str, Callable[[], object]] = {
     "after a lookup": _again,
     "after an end": _refuses_an_end,
     "assertion of what is supported": _requires,
+    "assertion that is raised in words": _refuses(AssertionError("too many backwards in a step")),
     "a missing file": _refuses(FileNotFoundError("no checkpoint")),
     "a file that is missing here": lambda: os.remove("/nowhere/at/all"),  # noqa: PTH107 - Path's own code would raise
     "an array": _refuses(ValueError(np.array([1, 2]))),
@@ -177,6 +179,13 @@ def test_an_assertion_in_words_refuses_when_it_wraps(
     error = _raised(_asserts)
     assert is_crash(error._replace(phase=phase, step=step)) != refuses
     assert is_crash(error._replace(phase=phase, step=step, message="values"))
+
+
+def test_a_crash_without_a_message_is_told_by_its_line() -> None:
+    """An assertion need not have a message."""
+    failure = crash("LIVE-1", {0: _raised(_refuses(AssertionError()))}, "world size 2")
+    assert failure is not None
+    assert failure.got == "AssertionError: raise error"
 
 
 def test_an_attribute_that_the_suite_asks_for_is_no_crash() -> None:
