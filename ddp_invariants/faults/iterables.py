@@ -225,7 +225,7 @@ class UsedUp(Split):
     """The iterator is made once, so it is empty from the second epoch on
     (no public incident found).
 
-    SHARD-4: iterating again in the same epoch.
+    SHARD-2: empty from the second epoch on.
     """
 
     def __init__(self, iterable: Iterable[int], rank: int, world_size: int) -> None:

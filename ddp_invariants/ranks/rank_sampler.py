@@ -60,7 +60,8 @@ class RankSampler:
     @property
     def counts(self) -> bool:
         """True if no epoch can be set, so that each iteration is the next epoch."""
-        return not self.make.remade_each_epoch and not hasattr(self.sampler, "set_epoch")
+        settable = self.make.remade_each_epoch or hasattr(self.sampler, "set_epoch")
+        return not (settable or self.make.scatters)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch by the sampler's method, or make a new sampler for it.
@@ -70,7 +71,7 @@ class RankSampler:
         with self._as_rank():
             if self.make.remade_each_epoch or self.counts:
                 self.sampler = made(self.case, self.make, self.case.world_size, self.rank, epoch)
-            else:
+            elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
         for _ in range(epoch if self.counts else 0):
             self._yielded()

@@ -52,12 +52,15 @@ class Raises(CountsItsIterations):
 
 @pytest.mark.parametrize(
     ("name", "counted"),
-    [("makes_one", True), ("yields", True), ("Delegates", False), ("Raises", False)],
+    [("makes_one", True), ("yields", True), ("Delegates", False), ("Raises", True)],
 )
 def test_a_sampler_counts_if_no_epoch_can_be_set(
     pool: Pool, tmp_path: Path, name: str, counted: bool
 ) -> None:
-    """What a function returns shows it, and what an attribute of an object delegates to."""
+    """What a function returns shows it, and what an attribute of an object delegates to.
+
+    One that cannot be made is asked for small epochs only.
+    """
     path = tmp_path / "samplers.py"
     path.write_text(FILE, encoding="utf-8")
     described = pool.describe(Sampler(f"{path}:{name}"))

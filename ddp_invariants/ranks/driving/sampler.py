@@ -7,7 +7,7 @@ reads its rank from the environment and torch.distributed.
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from copy import copy
 from functools import cached_property
 from inspect import Parameter
@@ -35,6 +35,7 @@ from ddp_invariants.ranks.driving.imports import (
     version,
 )
 from ddp_invariants.ranks.driving.values import spelled, values_of
+from ddp_invariants.ranks.generators import unchanged
 from ddp_invariants.ranks.groups.distributed import lone_group, lone_rank
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.situations.nodes import Nodes
@@ -415,7 +416,7 @@ class SamplerMaker:
         if self.remade_each_epoch or self.scatters or hasattr(self.make, "set_epoch"):
             return False
         with self._example() as sampler:
-            return sampler is not None and not hasattr(sampler, "set_epoch")
+            return not hasattr(sampler, "set_epoch")
 
     @cached_property
     def yields_batches(self) -> bool:
@@ -431,7 +432,7 @@ class SamplerMaker:
 
         It may depend on the seed instead, if an epoch can be set.
         """
-        if self.takes("shuffle") or "shuffle" in self.given or self.scatters:
+        if self.takes("shuffle"):
             return False
         seeded = self.takes("seed") and not self.counts_epochs
         orders = [self._order_in(0), self._order_in(1), *([self._order_in(0, 1)] if seeded else ())]
@@ -450,19 +451,24 @@ class SamplerMaker:
 
     @contextmanager
     def _example(self, epoch: int = 0, seed: int = 0) -> Iterator[Any]:
-        """Yield a sampler of one rank; None if it cannot be made, as it then fails every rule."""
+        """Yield a sampler of one rank; None if it cannot be made, or if all ranks must make it."""
         sampler = None
-        with self.surroundings(0, 1):
-            with suppress(Exception):
-                sampler = self(
-                    _EXAMPLE,
-                    1,
-                    0,
-                    shuffle=False,
-                    seed=seed,
-                    drop_last=False,
-                    batch_size=2,
-                    epoch=epoch,
+        with unchanged(), ExitStack() as contexts:
+            with suppress(Exception, SystemExit):
+                contexts.enter_context(self.surroundings(0, 1))
+                sampler = (
+                    None
+                    if self.scatters
+                    else self(
+                        _EXAMPLE,
+                        1,
+                        0,
+                        shuffle=False,
+                        seed=seed,
+                        drop_last=False,
+                        batch_size=2,
+                        epoch=epoch,
+                    )
                 )
             yield sampler
 
