@@ -96,30 +96,39 @@ def holding(
     return ()
 
 
-def declarable(evidence: TrainingEvidence | ShardEvidence, scope: Scope) -> list[str]:
+def declarable(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: str) -> list[str]:
     """Return in words the declarations with which a failing case breaks no rule of the core.
 
     Args:
         evidence: The evidence of the case.
         scope: The declarations as they are.
+        rule: The violated rule. A declaration that excludes it is none, but unequal shards give
+            unequal numbers of batches.
     """
     told = list[str]()
     if isinstance(evidence, ShardEvidence):
+        unequal = any(each.rule == "SHARD-1" for each in failures(evidence, scope))
+        rule = "SHARD-1" if rule == "SHARD-6" and unequal else rule
         for padding, meaning in _PADDINGS.items():
-            if _holds(evidence, replace(scope, sampler=replace(scope.sampler, padding=padding))):
+            declared = replace(scope, sampler=replace(scope.sampler, padding=padding))
+            if _holds(evidence, declared, rule):
                 told.append(
                     f'padding = "{padding}" in a [sampler] table (docs/adapter.md): {meaning}'
                 )
         return told
     for exactness in _FORMATS if scope.declared.exactness == "bitwise" else ():
-        if _holds(evidence, replace(scope, declared=replace(scope.declared, exactness=exactness))):
+        rounding = replace(scope, declared=replace(scope.declared, exactness=exactness))
+        if _holds(evidence, rounding, rule):
             meaning = f"gradients may then be rounded to {exactness} on the way"
             return [f'exactness = "{exactness}" in a [ddp] table (docs/adapter.md): {meaning}']
     return told
 
 
-def _holds(evidence: TrainingEvidence | ShardEvidence, scope: Scope) -> bool:
-    return all(ALL_RULES[each.rule].level != "core" for each in failures(evidence, scope))
+def _holds(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: str) -> bool:
+    """Return whether the scope does not exclude a rule, and no rule of the core fails."""
+    return not scope.excluded(rule) and all(
+        ALL_RULES[each.rule].level != "core" for each in failures(evidence, scope)
+    )
 
 
 def _tried(

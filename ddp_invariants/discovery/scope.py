@@ -26,6 +26,8 @@ from ddp_invariants.situations.scaler import Scaler
 
 _COUNTED = 8
 """The epochs of a sampler that counts its iterations: a later one takes so many iterations."""
+_SHORT = 4096
+"""The samples of a dataset up to which such a sampler has more epochs than one."""
 assert {*TRAINING, *SAMPLING, *SHOWN} == set(CAPABILITIES)
 
 
@@ -127,10 +129,11 @@ class Scope:
             loss=self.declared.loss,
         )
 
-    def _fit_epoch(self, epoch: int) -> int:
+    def _fit_epoch(self, epoch: int, samples: int) -> int:
         """Return the epoch, or one that a sampler which counts its iterations reaches soon."""
         epoch = epoch if self.has("large_epoch") else min(epoch, 2**16)
-        return epoch if self.has("set_epoch") else epoch % _COUNTED
+        soon = epoch % _COUNTED if samples <= _SHORT else 0
+        return epoch if self.has("set_epoch") else soon
 
     def fit_shards(self, case: ShardCase) -> ShardCase:
         """Return the case, changed so that the sampler can be asked it."""
@@ -160,7 +163,7 @@ class Scope:
             case,
             world_size=w,
             data=data,
-            epochs=tuple(map(self._fit_epoch, case.epochs)),
+            epochs=tuple(self._fit_epoch(epoch, n) for epoch in case.epochs),
             saved_after=case.saved_after if self.has("resume") else None,
             resumed_by=case.resumed_by if self.has("resume") and self.has("elastic") else None,
             workers=case.workers if self.has("workers") else 0,

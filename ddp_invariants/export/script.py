@@ -327,6 +327,7 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
             f"sampler that declares padding = {declared.padding!r}"
         )
     total = total_of(case, declared.padding)
+    whole = source["batches"] and declared.padding == "wrap" and case.data.drop_last
     return {
         **_shared(stored, described["target"]),
         "checks": _checks(stored.failure.rule, left=False),
@@ -334,12 +335,13 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         "remade": source["remade"],
         "counted": source["counted"],
         "total": total,
+        "totals": sorted({total, total_of(case, "batch")} if whole else {total}),
         "padding": declared.padding,
         "layout": declared.layout,
         "saves": declared.saves,
         "seeded": source["seeded"],
         "chance_free": CHANCE_FREE,
-        "sized": any("BATCH_SIZE" in text for _, text in source["rows"]),
+        "sized": not whole and any("BATCH_SIZE" in text for _, text in source["rows"]),
         "batches": ceil(total // case.world_size / case.data.batch_size),
         "call": ", ".join(f"{name}={text}" if name else text for name, text in source["rows"]),
     }

@@ -1,11 +1,11 @@
 """The difference between a refusal and a crash.
 
-A refusal is deliberate: a `raise` statement says what the implementation does not take, or an
-assertion says in words what it requires, or any words when it wraps. A crash is an exception that no
-author chose: a name that does not exist, an index out of range, any other assertion that fails.
-Errors that a library raises on its own count as refusals, because torch refuses many arguments in
-its C++ code. So do all errors outside the implementation's code, and a variable that the environment
-lacks.
+A refusal is deliberate: a `raise` statement says what the implementation does not take, also by an
+`AssertionError`, or an assertion says in words what it requires, or any words when it wraps. A crash
+is an exception that no author chose: a name that does not exist, an index out of range, any other
+assertion that fails. Errors that a library raises on its own count as refusals, because torch refuses
+many arguments in its C++ code. So do all errors outside the implementation's code, and a variable
+that the environment lacks.
 """
 
 import re
@@ -91,7 +91,7 @@ def is_crash(error: RaisedError) -> bool:
         return True
     if "AssertionError" in kinds:
         requires = any(words in error.message for words in _REQUIRING)
-        stated = error.phase in _CONSTRUCTING or _last_line(error).startswith("raise ")
+        stated = error.phase in _CONSTRUCTING or _raises(_last_line(error))
         return not (requires or (stated and has_words))
     if deliberate:
         return False
@@ -136,9 +136,14 @@ def crash(rule: str, raised: dict[int, RaisedError], where: str) -> Failure | No
 
 def _last_line(error: RaisedError) -> str:
     """Return the line of code that raised an exception; empty if its source is not known."""
-    # Below a line of code Python may print a line that marks a part of it.
-    indented = [line for line in error.traceback.splitlines() if line.startswith("    ")]
-    return next((line.strip() for line in reversed(indented) if line.strip(" ^~")), "")
+    # More lines of the statement may follow, marks of a part of it, and a message.
+    code = error.traceback.rpartition('File "')[2].splitlines()[1:]
+    return code[0].strip() if code and code[0].startswith("    ") else ""
+
+
+def _raises(line: str) -> bool:
+    """Return whether a line of code has a `raise` statement, and is no assertion."""
+    return "raise " in line and not line.startswith("assert")
 
 
 def _cause(error: RaisedError) -> str:

@@ -10,6 +10,8 @@ Epochs that share an order may come at regular intervals: a sampler that halves 
 A sampler that shuffles chunks of samples has one order of a dataset that is shorter than a chunk. So
 orders count as equal only if those of a longer dataset are equal, too.
 
+A sampler that counts its iterations is not asked for late epochs, which take too many of them.
+
 A sampler may also be wrong in one epoch alone, such as the first one after a restart. Then the epochs
 share their order under every seed, and no others share one.
 """
@@ -122,7 +124,7 @@ def epoch_intervals(
     """
     rows = []
     for first, second, count in equal:
-        if count < ENOUGH and _worth_it(case):
+        if count < ENOUGH and _worth_it(case) and not make.counts_epochs:
             samplers = [RankSampler(case, make, rank) for rank in ranks]
             interval = _interval(samplers, case.epochs[first], case.epochs[second])
             rows += [] if interval is None else [[first, second, interval]]
@@ -165,7 +167,8 @@ def lone_epochs(
     rows = []
     for first, second, count in equal:
         pair = case.epochs[first], case.epochs[second]
-        if count < ENOUGH and _worth_it(case, _EPOCHS) and _is_lone(case, make, ranks, *pair):
+        worth_it = _worth_it(case, _EPOCHS) and not make.counts_epochs
+        if count < ENOUGH and worth_it and _is_lone(case, make, ranks, *pair):
             rows.append([first, second])
     return rows
 

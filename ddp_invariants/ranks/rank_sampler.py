@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch.utils.data._utils import worker
 from torch.utils.data._utils.worker import WorkerInfo
 
 from ddp_invariants.cases.case import ShardCase
-from ddp_invariants.ranks.driving.sampler import SamplerMaker, most_items
+from ddp_invariants.ranks.driving.sampler import SamplerMaker, is_batch, most_items
 from ddp_invariants.ranks.generators import drawn, unchanged
 
 _ASKED = 4
@@ -60,8 +60,7 @@ class RankSampler:
     @property
     def counts(self) -> bool:
         """True if no epoch can be set, so that each iteration is the next epoch."""
-        settable = self.make.remade_each_epoch or hasattr(self.sampler, "set_epoch")
-        return not (settable or self.make.scatters)
+        return self.make.counts_epochs and not hasattr(self.sampler, "set_epoch")
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch by the sampler's method, or make a new sampler for it.
@@ -70,7 +69,11 @@ class RankSampler:
         """
         with self._as_rank():
             if self.make.remade_each_epoch or self.counts:
-                self.sampler = made(self.case, self.make, self.case.world_size, self.rank, epoch)
+                # A program makes its sampler before it begins to count on the global generators.
+                with unchanged() if self.counts else nullcontext():
+                    self.sampler = made(
+                        self.case, self.make, self.case.world_size, self.rank, epoch
+                    )
             elif hasattr(self.sampler, "set_epoch"):
                 self.sampler.set_epoch(epoch)
         for _ in range(epoch if self.counts else 0):
@@ -101,9 +104,7 @@ class RankSampler:
     def indices(self) -> list[int]:
         """Return all indices, batches laid end to end."""
         yielded = self._yielded()
-        self.in_batches = bool(yielded) and (
-            isinstance(yielded[0], list | tuple) or getattr(yielded[0], "ndim", 0) > 0
-        )
+        self.in_batches = bool(yielded) and is_batch(yielded[0])
         return self.flat(yielded)
 
     def flat(self, yielded: Iterable[Any]) -> list[int]:

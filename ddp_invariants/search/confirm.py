@@ -151,7 +151,7 @@ def _declarable(runner: Runner, rule: str, evidence: Evidence | None) -> list[st
     """Return the declarations, in words, with which a confirmed case of the core holds."""
     if evidence is None or evidence.incident is not None or ALL_RULES[rule].level != "core":
         return []
-    return otherwise.declarable(evidence, runner.scope)
+    return otherwise.declarable(evidence, runner.scope, rule)
 
 
 def excluding(runner: Runner, rule: str, case: Case) -> str:

@@ -113,10 +113,11 @@ def exhaust(pool: Pool, sampler: Sampler, scope: Scope, split: Split = WHOLE) ->
     cases = [split.own_dealing(case) for case in (*small, *more)]
     right, wrong = 0, dict[str, list[ShardCase]]()
     dealt = pool.dealings(cases, sampler)
+    in_batches = pool.describe(sampler)["source"]["batches"]
     for number, (case, dealing) in enumerate(zip(cases, dealt, strict=False)):
         if dealing is None:
             continue
-        rule = _violated(case, scope.sampler.padding, dealing)
+        rule = _violated(case, scope.sampler.padding, dealing, in_batches=in_batches)
         right += not rule and number < len(small)
         if rule:
             wrong.setdefault(rule, []).append(case)
@@ -140,10 +141,11 @@ def _unexpected(case: ShardCase, dealing: Dealing) -> Iterator[ShardCase]:
             yield replace(case, epochs=(epoch, other))
 
 
-def _violated(case: ShardCase, padding: Padding, dealing: Dealing) -> str:
+def _violated(case: ShardCase, padding: Padding, dealing: Dealing, *, in_batches: bool) -> str:
     """Return the first rule that a case seems to violate; empty if it is right."""
     for shards in dealing.epochs:
-        rule = first_wrong(case, by_batches(case, padding, shards), shards)
+        fitting = by_batches(case, padding, shards) if in_batches else padding
+        rule = first_wrong(case, fitting, shards)
         if rule:
             return rule if case.saved_after is None else "SHARD-9"
     counts = [len(shard) for shard in dealing.epochs[-1]]

@@ -10,6 +10,7 @@ from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
 from ddp_invariants.export import script as export
 from ddp_invariants.implementation.spec import Sampler
+from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.search.strategies import cases_for
@@ -47,12 +48,56 @@ class Delegates:
 class Raises(CountsItsIterations):
     def __init__(self, *arguments, **named):
         raise RuntimeError("no data")
+
+
+class Exits(CountsItsIterations):
+    def __init__(self, dataset, num_replicas, rank):
+        if num_replicas < 2:
+            raise SystemExit("one rank is none")
+        super().__init__(dataset, num_replicas, rank, shuffle=False)
+
+
+class Loops(CountsItsIterations):
+    def __init__(self, dataset, num_replicas, rank):
+        while num_replicas < 2:
+            pass
+        super().__init__(dataset, num_replicas, rank)
+
+
+class Draws(CountsItsIterations):
+    def __init__(self, dataset, num_replicas, rank, shuffle=True, seed=0):
+        import torch
+
+        torch.nn.Linear(2, 2)
+        super().__init__(dataset, num_replicas, rank, shuffle, seed)
+
+
+class CountsAtItsEnd(CountsItsIterations):
+    passes = 0
+
+    def generator(self):
+        self.epoch = self.passes
+        return super().generator()
+
+    def __init__(self, dataset, num_replicas, rank, seed=0):
+        super().__init__(dataset, num_replicas, rank, True, seed)
+
+    def __iter__(self):
+        yield from self.shard()
+        self.passes += 1
 """
 
 
 @pytest.mark.parametrize(
     ("name", "counted"),
-    [("makes_one", True), ("yields", True), ("Delegates", False), ("Raises", True)],
+    [
+        ("makes_one", True),
+        ("yields", True),
+        ("Delegates", False),
+        ("Raises", True),
+        ("Exits", True),
+        ("Loops", True),
+    ],
 )
 def test_a_sampler_counts_if_no_epoch_can_be_set(
     pool: Pool, tmp_path: Path, name: str, counted: bool
@@ -67,6 +112,29 @@ def test_a_sampler_counts_if_no_epoch_can_be_set(
     told = "no set_epoch: each iteration is the next epoch" in described["driven"]
     assert told == counted
     assert counted == ({"set_epoch", "large_epoch"} <= {*described["lacks"]})
+
+
+def test_one_that_counts_when_an_iteration_ends_is_seen_to_shuffle(
+    pool: Pool, tmp_path: Path
+) -> None:
+    """The example is iterated to its end."""
+    path = tmp_path / "samplers.py"
+    path.write_text(FILE, encoding="utf-8")
+    described = pool.describe(Sampler(f"{path}:CountsAtItsEnd"))
+    assert "always shuffled" in described["driven"]
+
+
+@pytest.mark.parametrize("name", ["Exits", "Draws"])
+def test_a_right_one_that_is_made_in_an_unusual_way_is_not_accused(
+    pool: Pool, tmp_path: Path, name: str
+) -> None:
+    """A constructor may refuse one rank, and may draw from a global generator."""
+    path = tmp_path / "samplers.py"
+    path.write_text(FILE, encoding="utf-8")
+    case = ShardCase(2, Data(samples=13), epochs=(0, 2))
+    findings = judge(pool.shards(case, Sampler(f"{path}:{name}")))
+    assert not [each.failure for each in findings.values() if each.failure]
+    assert findings["SHARD-4"].compared
 
 
 @pytest.mark.parametrize("name", ["CountsItsIterations", "DrawsFromItsGenerator"])

@@ -285,9 +285,10 @@ def test_another_violation_does_not_say_so(file: str) -> None:
             'unless you declare exactness = "bfloat16" in a [ddp] table (docs/adapter.md): ',
         ),
         (Implementation(sampler="ddp_invariants.faults.strided:DropsTheTail"), "SHARD-2", ""),
+        (Implementation(sampler="ddp_invariants.faults.batches:LenOfTheShard"), "SHARD-6", ""),
         (Implementation(ddp="ddp_invariants.faults.bucketed:NeverDivides"), "GRAD-2", ""),
     ],
-    ids=["Uneven", "RoundsToBfloat16", "DropsTheTail", "NeverDivides"],
+    ids=["Uneven", "RoundsToBfloat16", "DropsTheTail", "LenOfTheShard", "NeverDivides"],
 )
 def test_a_violation_names_a_declaration_with_which_it_is_none(
     file: str, implementation: Implementation, rule: str, declared: str

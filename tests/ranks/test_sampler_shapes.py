@@ -3,8 +3,13 @@
 from pathlib import Path
 
 import pytest
+from stored import stored_violation
 
-from conftest import TrialMaker
+from conftest import Run, TrialMaker
+from ddp_invariants.cases.case import ShardCase
+from ddp_invariants.cases.program import Data
+from ddp_invariants.errors import LoadFailure
+from ddp_invariants.export import script as export
 from ddp_invariants.implementation.spec import Sampler
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.processes.pool import Pool
@@ -50,6 +55,11 @@ class LosesAnIndex(Batches):
         return iter([*batches[:-1], batches[-1][:-1]] if batches and self.drop_last else batches)
 
 
+class SizeIsWorld(DistributedSampler):
+    def __init__(self, dataset, rank, size):
+        super().__init__(dataset, size, rank)
+
+
 class Told(DistributedSampler):
     def __init__(self, dataset, total_samples, num_replicas, rank, shuffle=True, seed=0):
         assert total_samples == len(dataset)
@@ -87,6 +97,25 @@ def test_a_right_one_is_not_accused(
             trial.certify(rule, cases_for(rule, trial.scope))
     assert all(trial.ledger[rule].seen == 0 for rule in sharding.rules)
     assert (trial.ledger["SHARD-5"].judged > 0) == judges_epochs
+
+
+def test_a_size_beside_a_dataset_may_be_another_number(pool: Pool, file: str) -> None:
+    """Tutorials call the world size so."""
+    with pytest.raises(LoadFailure, match="it requires size, for which no value is known"):
+        pool.describe(Sampler(f"{file}:SizeIsWorld"))
+
+
+def test_a_script_knows_both_meanings_of_drop_last(pool: Pool, run: Run, file: str) -> None:
+    """A right batch sampler passes the script of a wrong one."""
+    case = ShardCase(2, Data(14, 4, drop_last=True))
+    text = export.script(
+        pool, stored_violation(pool, case, "SHARD-2", sampler=f"{file}:LosesAnIndex")
+    )
+    status, output = run(text)
+    assert status == 1, output
+    assert "6 distinct indices, expected 8 or 14" in output
+    status, output = run(text.replace(":LosesAnIndex'", ":Batches'"))
+    assert status == 0, output
 
 
 @pytest.mark.parametrize(

@@ -16,5 +16,7 @@ def left_before(
     if not states.possible:
         return None
     saving = states.begun()
+    if saving.counts:  # Nobody says whether the iteration that was left counts.
+        return None
     saving.leave_after(situation.taken)
     return states.goes_on(states.saved(saving), states.new())

@@ -37,6 +37,7 @@ from ddp_invariants.ranks.driving.imports import (
 from ddp_invariants.ranks.driving.values import spelled, values_of
 from ddp_invariants.ranks.generators import unchanged
 from ddp_invariants.ranks.groups.distributed import lone_group, lone_rank
+from ddp_invariants.ranks.limits import Exceeded, bounded
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.situations.nodes import Nodes
 
@@ -55,6 +56,8 @@ SIZES = (
     "num_items",
     "size",
 )
+TOTALS = ("total_samples", "dataset_size", "dataset_len")
+"""Those of these names that mean nothing but the length of the whole dataset."""
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "world_size": (
         "num_replicas",
@@ -78,6 +81,8 @@ GROUPS = ("process_group", "group", "pg", "dp_group", "data_parallel_group")
 """The argument names that take a process group in place of a rank and a world size."""
 _EXAMPLE = 32
 """Samples of an example: two random orders of so many are never equal."""
+_MOST_OF_AN_EXAMPLE = 0.5, 1 << 30
+"""The most seconds of processor time, and bytes, that an example takes."""
 _APART, _OFFSET = 65537, 7
 """Sample n of scattered data is _APART * n + _OFFSET: no index and no other rank's data can be."""
 
@@ -88,6 +93,11 @@ def most_items(samples: int, world_size: int, batch_size: int) -> int:
     A sampler that never ends thus yields too many items instead of taking all memory.
     """
     return 4 * (samples + world_size * batch_size) + 1000
+
+
+def is_batch(item: Any) -> bool:
+    """Return whether an item that a sampler yields is a batch of indices."""
+    return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
 
 
 class SamplerMaker:
@@ -115,8 +125,8 @@ class SamplerMaker:
                 f"it cannot take {length.text}"
             )
         self.names = _names(parameters, {*self.given}, of_case)
-        # A sampler over a dataset may be told its length, too.
-        told = [name for name in required(parameters.values()) if name in SIZES]
+        # A sampler over a dataset may be told its length, too. Other names may be of another number.
+        told = [name for name in required(parameters.values()) if name in TOTALS]
         told = [name for name in told if name not in {self.source, *self.given, *of_case}]
         self.names["samples"] = next(iter(told), None)
         self.calculated = {
@@ -282,6 +292,7 @@ class SamplerMaker:
             "asks": self.asks,
             "remade": self.remade_each_epoch,
             "counted": self.counts_epochs,
+            "batches": self.yields_batches,
             "seeded": self.takes("seed"),
         }
 
@@ -417,13 +428,13 @@ class SamplerMaker:
             return False
         with self._example() as sampler:
             return not hasattr(sampler, "set_epoch")
+        return True
 
     @cached_property
     def yields_batches(self) -> bool:
         """True if the items are batches of indices."""
         with self._example() as sampler, suppress(Exception):
-            item = next(iter(sampler))
-            return isinstance(item, list | tuple) or getattr(item, "ndim", 0) > 0
+            return is_batch(next(iter(sampler)))
         return False
 
     @cached_property
@@ -445,8 +456,8 @@ class SamplerMaker:
                 sampler.set_epoch(epoch)
             elif not self.remade_each_epoch:
                 for _ in range(epoch):
-                    list(islice(sampler, _EXAMPLE))
-            return [str(item) for item in islice(sampler, _EXAMPLE)]
+                    list(islice(sampler, 2 * _EXAMPLE))
+            return [str(item) for item in islice(sampler, 2 * _EXAMPLE)]
         return []
 
     @contextmanager
@@ -454,7 +465,9 @@ class SamplerMaker:
         """Yield a sampler of one rank; None if it cannot be made, or if all ranks must make it."""
         sampler = None
         with unchanged(), ExitStack() as contexts:
-            with suppress(Exception, SystemExit):
+            contexts.enter_context(suppress(Exceeded))
+            contexts.enter_context(bounded(*_MOST_OF_AN_EXAMPLE))
+            with suppress(Exception, SystemExit, Exceeded):
                 contexts.enter_context(self.surroundings(0, 1))
                 sampler = (
                     None
