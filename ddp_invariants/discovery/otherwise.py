@@ -105,23 +105,23 @@ def declarable(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: s
         rule: The violated rule. A declaration that excludes it is none, but unequal shards give
             unequal numbers of batches.
     """
-    told = list[str]()
+    lines = list[str]()
     if isinstance(evidence, ShardEvidence):
         unequal = any(each.rule == "SHARD-1" for each in failures(evidence, scope))
         rule = "SHARD-1" if rule == "SHARD-6" and unequal else rule
         for padding, meaning in _PADDINGS.items():
             declared = replace(scope, sampler=replace(scope.sampler, padding=padding))
             if _holds(evidence, declared, rule):
-                told.append(
+                lines.append(
                     f'padding = "{padding}" in a [sampler] table (docs/adapter.md): {meaning}'
                 )
-        return told
+        return lines
     for exactness in _FORMATS if scope.declared.exactness == "bitwise" else ():
         rounding = replace(scope, declared=replace(scope.declared, exactness=exactness))
         if _holds(evidence, rounding, rule):
             meaning = f"gradients may then be rounded to {exactness} on the way"
             return [f'exactness = "{exactness}" in a [ddp] table (docs/adapter.md): {meaning}']
-    return told
+    return lines
 
 
 def _holds(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: str) -> bool:
@@ -134,12 +134,12 @@ def _holds(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: str) 
 def _tried(
     pool: Pool, ddp: Ddp, scope: Scope, case: TrainingCase, together: tuple[Way, ...]
 ) -> Literal["holds", "fails", "hangs"]:
-    """Run a case in some ways together, also with fractions, and judge it by the rules of the core."""
+    """Run a case in some ways together, also with fractions, and judge the rules of the core."""
     options: dict[str, Any] = dict(chain.from_iterable(way.options.items() for way in together))
     declares = dict(chain.from_iterable(way.declares.items() for way in together))
     scope = replace(scope, declared=replace(scope.declared, **declares))
     changed = replace(ddp, **options, declares={**ddp.declares, **declares})
-    # The gradients of a small case can be zero by chance, and hide the failure; fractions hardly are.
+    # The gradients of a small case can be zero by chance, which hides the failure.
     for same in dict.fromkeys((case, replace(case, values="real"))):
         try:
             evidence = pool.train(scope.fit(same), changed, patience=PATIENCE)

@@ -68,7 +68,7 @@ class CountsItsIterations:
 
 
 class DrawsFromItsGenerator(CountsItsIterations):
-    """Right: it has no set_epoch; a generator that the sampler keeps gives each iteration an order."""
+    """Right: it has no set_epoch; each iteration draws its order from a generator that is kept."""
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": ["resume"]}
 
@@ -96,8 +96,8 @@ class ShufflesOnce(CountsItsIterations):
 
 
 class SharesOneGenerator(DrawsFromItsGenerator):
-    """All samplers of a process draw from one generator, so a second sampler changes the first one's
-    order (no public incident found).
+    """All samplers of a process draw from the same generator, so a second sampler changes the first
+    one's order (no public incident found).
 
     SHARD-4.
     """

@@ -111,7 +111,7 @@ def _average(parameters: list[Tensor]) -> None:
 
 @_hidden_and_filled
 def averages_all(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-    """Right: a hook averages the gradients of all groups before each step, also where a rank has none."""
+    """Right: a hook averages the gradients of all groups, with zeros for those that a rank lacks."""
     _start(module)
     optimizer.register_step_pre_hook(lambda *_: _average(_of(optimizer)))
     return module, optimizer

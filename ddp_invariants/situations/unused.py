@@ -127,7 +127,7 @@ class UnusedLayers(Situation):
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
-        """Return the capabilities to leave parameters unused: some, all on a rank, and on all ranks.
+        """Return the capabilities to leave parameters unused: some, all on a rank, on all ranks.
 
         The probe leaves a layer unused on all ranks first. An implementation that waits for every
         gradient says so in the next step, where it would hang if one rank used the layer.

@@ -125,10 +125,10 @@ class SamplerMaker:
                 f"it cannot take {length.text}"
             )
         self.names = _names(parameters, {*self.given}, of_case)
-        # A sampler over a dataset may be told its length, too. Other names may be of another number.
-        told = [name for name in required(parameters.values()) if name in TOTALS]
-        told = [name for name in told if name not in {self.source, *self.given, *of_case}]
-        self.names["samples"] = next(iter(told), None)
+        # A sampler over a dataset may need its length, too. Other names may be of another number.
+        totals = [name for name in required(parameters.values()) if name in TOTALS]
+        totals = [name for name in totals if name not in {self.source, *self.given, *of_case}]
+        self.names["samples"] = next(iter(totals), None)
         self.calculated = {
             name: each for name, each in of_case.items() if name not in self.names.values()
         }
