@@ -293,6 +293,8 @@ def zero2(
 zero2.declares = {  # type: ignore[attr-defined]  # a function may have attributes
     "gradients": "hidden",
     "zero": 2,
+    # The collectives begin in a backward that reaches a parameter.
+    "unsupported": ["unreached"],
 }
 
 

@@ -12,14 +12,17 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
         {"accumulation"} if declared.accumulation == "none" else ()
     )
     if declared.gradients == "hidden":
-        # A parameter without a gradient may get a zero, which may move it. Hidden gradients do not
-        # show that.
+        # A parameter that no rank uses may get a zero for its gradient, which may move it. Hidden
+        # gradients do not show that.
         lacking |= {"unused_by_all"}
         # Only the oracle could check such a step, and it computes no second derivatives.
         lacking |= {"penalty"}
+    if declared.gradients == "hidden" and declared.zero:
+        # So may a frozen parameter that shares a flat tensor with others.
+        lacking |= {"freeze", "unfreeze", "unfreeze_in_group"}
     if declared.zero == 3:
         # The module's parameters exist within a forward only, which all ranks must run alike.
-        lacking |= {"parameter_outputs", "unused", "freeze", "unfreeze", "unfreeze_in_group"}
+        lacking |= {"parameter_outputs", "unused"}
     if declared.reduction == "sum":
         # A gradient left from the last sum may be summed again or not, depending on the hooks. No
         # declaration says which is meant.

@@ -27,7 +27,7 @@ from ddp_invariants.implementation.declarations import (
 )
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.invariants.dealing import total_of
+from ddp_invariants.invariants.dealing import BATCHES, total_of
 from ddp_invariants.invariants.live import ENDS
 from ddp_invariants.invariants.loss import DISPLACED
 from ddp_invariants.invariants.rule import Script, invariant_of
@@ -335,7 +335,8 @@ def _of_a_sampler(pool: Pool, stored: StoredViolation, case: ShardCase) -> dict[
         "remade": source["remade"],
         "counted": source["counted"],
         "total": total,
-        "totals": sorted({total, total_of(case, "batch")} if whole else {total}),
+        "totals": sorted({total, *(total_of(case, fit) for fit in BATCHES if whole)}),
+        "repeats": -case.data.samples % case.world_size if whole else 0,
         "padding": declared.padding,
         "layout": declared.layout,
         "saves": declared.saves,

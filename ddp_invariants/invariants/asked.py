@@ -129,7 +129,7 @@ def _unfit(
         )
     # A rank that raises when it loads a state has no last iteration.
     for number, shards in enumerate(zip(*got, strict=False)):
-        rule = first_wrong(view.case, view.padding, shards)
+        rule = first_wrong(view.case, view.fit(shards), shards)
         if rule:
             return Failure(
                 "SHARD-4",

@@ -5,6 +5,7 @@ Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N /
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Literal
 
 import numpy as np
 
@@ -12,33 +13,57 @@ from ddp_invariants.cases.shard_case import ShardCase
 from ddp_invariants.implementation.declarations import Padding
 from ddp_invariants.records.indices import array_of
 
+Fit = Padding | Literal["padded batches"]
+"""How shards become equal. `padded batches`: padded by `wrap`, then short batches are dropped."""
+BATCHES: tuple[Fit, ...] = ("batch", "padded batches")
+"""What `drop_last` may mean for a sampler that yields batches, besides dropping indices.
 
-def total_of(case: ShardCase, padding: Padding) -> int:
+It may be the argument of `torch.utils.data.BatchSampler` alone, or of its inner sampler, too.
+"""
+
+
+def total_of(case: ShardCase, fit: Fit) -> int:
     """Return the number of indices of all ranks together."""
-    return total_for(case.data.samples, case, padding)
+    return total_for(case.data.samples, case, fit)
 
 
-def total_for(n: int, case: ShardCase, padding: Padding) -> int:
+def total_for(n: int, case: ShardCase, fit: Fit) -> int:
     """Return the number of indices that all ranks together yield of n samples."""
-    unit = case.world_size
-    if padding in ("none", "own") and not case.data.drop_last:
+    unit, size = case.world_size, case.data.batch_size
+    if fit == "padded batches":
+        return unit * (-(-n // unit) // size * size)
+    if fit in ("none", "own") and not case.data.drop_last:
         return n
-    if padding == "batch":
-        unit *= case.data.batch_size
+    if fit == "batch":
+        unit *= size
     return unit * (n // unit if case.data.drop_last else -(-n // unit))
 
 
-def by_batches(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int]]) -> Padding:
-    """Return the padding of a sampler that yields batches.
-
-    `drop_last` may mean for it what it means for `torch.utils.data.BatchSampler`: to drop a short
-    batch. Then each rank holds whole batches, as if `batch` were declared.
-    """
-    whole = padding == "wrap" and case.data.drop_last
-    return "batch" if whole and sum(map(len, shards)) == total_of(case, "batch") else padding
+def repeats_for(n: int, case: ShardCase, fit: Fit) -> int:
+    """Return how many of the indices of n samples may be repetitions."""
+    if fit == "padded batches":
+        return -n % case.world_size
+    return 0 if case.data.drop_last else max(0, total_for(n, case, fit) - n)
 
 
-def first_wrong(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int]]) -> str:
+def fit_of_batches(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int]]) -> Fit:
+    """Return how the shards of a sampler that yields batches become equal."""
+    if padding != "wrap" or not case.data.drop_last:
+        return padding
+    flat = [index for shard in shards for index in shard]
+    repeats = len(flat) - len({*flat})
+    return next(
+        (
+            fit
+            for fit in BATCHES
+            if len(flat) == total_of(case, fit)
+            and repeats <= repeats_for(case.data.samples, case, fit)
+        ),
+        padding,
+    )
+
+
+def first_wrong(case: ShardCase, padding: Fit, shards: Sequence[Sequence[int]]) -> str:
     """Return the first rule that the shards of an epoch violate; empty if they are right.
 
     These are SHARD-1 (without `len`), SHARD-2 and SHARD-3.
@@ -55,9 +80,9 @@ def first_wrong(case: ShardCase, padding: Padding, shards: Sequence[Sequence[int
         return ""
     counts = np.bincount(flat, minlength=n) if len(flat) else np.zeros(n, dtype=np.int64)
     distinct = np.count_nonzero(counts)
-    if distinct != (total if data.drop_last else n):
+    repeats = repeats_for(n, case, padding)
+    if not (total - repeats <= distinct <= total if data.drop_last else distinct == n):
         return "SHARD-2"
-    most = 1 if data.drop_last or not n else ceil(total / n)
-    allowed = 0 if data.drop_last else total - n
-    wrong = len(flat) - distinct > allowed or counts.max(initial=0) > most
+    most = ceil((n + repeats) / n) if n else 1
+    wrong = len(flat) - distinct > repeats or counts.max(initial=0) > most
     return "SHARD-3" if wrong else ""

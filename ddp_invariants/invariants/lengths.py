@@ -4,14 +4,12 @@ Words: N the old length, M the present one, W world size, T indices of all ranks
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 
 import numpy as np
 
 from ddp_invariants.cases.shard_case import ShardCase
-from ddp_invariants.implementation.declarations import Padding
-from ddp_invariants.invariants.dealing import total_for, total_of
+from ddp_invariants.invariants.dealing import BATCHES, Fit, repeats_for, total_for
 from ddp_invariants.invariants.sampler_view import ShardView
 from ddp_invariants.records.indices import array_of
 
@@ -37,7 +35,11 @@ def misfit(
             return f"len(sampler) is {length[0]} on rank {rank}, which yields {counts[rank]}"
     if list(shards) == view.answer["shards"][-1]:
         return ""
-    return _misdealt(view.case, view.padding, samples, shards)
+    batches = view.answer.get("in_batches") and view.case.data.drop_last
+    fits: tuple[Fit, ...] = (view.declared.padding,)
+    if batches and view.declared.padding == "wrap":
+        fits += BATCHES
+    return _misdealt(view.case, fits, samples, shards)
 
 
 def misfit_at_the_start(
@@ -73,15 +75,18 @@ def misfit_at_the_start(
 
 
 def _misdealt(
-    case: ShardCase, padding: Padding, samples: int, shards: Sequence[Sequence[int]]
+    case: ShardCase, fits: Sequence[Fit], samples: int, shards: Sequence[Sequence[int]]
 ) -> str:
-    if padding == "own":
+    if "own" in fits:
         return ""
-    changed = replace(case, data=replace(case.data, samples=samples), situations=())
-    counts, totals = [len(shard) for shard in shards], {total_of(case, padding)}
-    totals.add(total_of(changed, padding))
+    counts, both = [len(shard) for shard in shards], (case.data.samples, samples)
+    totals = {total_for(n, case, fit) for n in both for fit in fits}
+    # Of whole batches, some indices may be padding. Otherwise padding follows all samples.
+    padding = (
+        max(repeats_for(n, case, fit) for n in both for fit in fits) if BATCHES[1] in fits else 0
+    )
     total = sum(counts)
-    if len(set(counts)) > 1 and padding != "none":
+    if len(set(counts)) > 1 and "none" not in fits:
         return "the ranks yield different numbers of indices"
     if total not in totals:
         return f"the ranks yield {total} indices; the lengths allow {sorted(totals)}"
@@ -90,7 +95,7 @@ def _misdealt(
     )
     if len(indices) and not (indices[0] >= 0 and indices[-1] < samples):
         return f"an index lies outside the {samples} samples"
-    if len(indices) != min(total, samples):
+    if not min(total, samples) - padding <= len(indices) <= min(total, samples):
         return f"they hold {len(indices)} distinct indices of {samples} samples"
-    most = ceil(total / samples)
+    most = ceil((total + padding) / samples)
     return f"an index occurs more than {most} times" if times.max(initial=0) > most else ""

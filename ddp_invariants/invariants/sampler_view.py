@@ -9,9 +9,9 @@ from math import factorial, perm
 from typing import Any
 
 from ddp_invariants.cases.shard_case import CHANCE_FREE, ENOUGH, ShardCase
-from ddp_invariants.implementation.declarations import Padding, SamplerDeclarations
+from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.crashes import is_crash, read
-from ddp_invariants.invariants.dealing import by_batches, total_of
+from ddp_invariants.invariants.dealing import Fit, fit_of_batches, repeats_for, total_of
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
@@ -92,18 +92,26 @@ class ShardView:
         """
         return list(zip(self.case.epochs, self.answer["shards"], strict=True))
 
+    def fit(self, shards: Sequence[Sequence[int]]) -> Fit:
+        """Return how an epoch's shards become equal: as declared, or as those of batches do."""
+        padding = self.declared.padding
+        batches = bool(self.answer.get("in_batches"))
+        return fit_of_batches(self.case, padding, shards) if batches else padding
+
     @cached_property
-    def padding(self) -> Padding:
-        """The declared padding, or that of a sampler which drops short batches."""
-        declared = self.declared.padding
-        if not self.answer.get("in_batches"):
-            return declared
-        return by_batches(self.case, declared, self.answer["shards"][-1])
+    def padding(self) -> Fit:
+        """How the last epoch's shards become equal."""
+        return self.fit(self.answer["shards"][-1])
 
     @property
     def total(self) -> int:
-        """The number of indices of all ranks together, under the padding."""
+        """The number of indices of all ranks together."""
         return total_of(self.case, self.padding)
+
+    @property
+    def repeats(self) -> int:
+        """The number of indices that may be repetitions."""
+        return repeats_for(self.case.data.samples, self.case, self.padding)
 
     def is_equal_order(self, count: int | None, shards: list[list[int]]) -> bool:
         """Return whether equal orders of two epochs or seeds are no chance.

@@ -148,7 +148,7 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
             if data.samples % view.case.world_size
             else "even"
         )
-        if data.drop_last and len(union) != view.total:
+        if data.drop_last and not view.total - view.repeats <= len(union) <= view.total:
             failure = Failure(
                 "SHARD-2",
                 "with drop_last the shards do not hold W * floor(N / W) distinct indices",
@@ -200,9 +200,9 @@ def shards_are_disjoint(view: ShardView, tally: Tally) -> Failure | None:
         if not len(counts):
             continue
         repeated = int(counts.sum()) - len(counts)
-        allowed = 0 if data.drop_last else view.total - data.samples
+        allowed = view.repeats
         index, most = int(indices[counts.argmax()]), int(counts.max())
-        most_allowed = 1 if data.drop_last or data.samples == 0 else ceil(view.total / data.samples)
+        most_allowed = ceil((data.samples + allowed) / data.samples) if data.samples else 1
         owners = [rank for rank, shard in enumerate(shards) if index in shard]
         if repeated > allowed or most > most_allowed:
             failure = Failure(

@@ -2,13 +2,16 @@
 
 import contextlib
 import ctypes
+import json
 import os
 import resource
+import select
 import signal
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from ddp_invariants.ranks.training.recorder import MEMORY
 
@@ -56,6 +59,36 @@ def ends_in_time(call: Callable[[], object], seconds: int) -> bool:
         finally:
             os._exit(0)
     return os.waitpid(child, 0)[1] == 0
+
+
+def answered(call: Callable[[], Any], seconds: float) -> Any:
+    """Return what a call returns in a forked child, as plain data; None if it returns nothing.
+
+    The child may change itself, end itself, or hang: nothing of that is left in this process.
+
+    Args:
+        call: The call; JSON must be able to hold what it returns.
+        seconds: Seconds after which the child is killed.
+    """
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Other threads may hold locks.
+        child = os.fork()
+    if not child:
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            for stream in (1, 2):
+                os.dup2(nowhere, stream)
+            os.write(write, json.dumps(call()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    ready, _, _ = select.select([read], [], [], seconds)
+    text = os.read(read, 1 << 16) if ready else b""
+    os.close(read)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
 
 
 @contextlib.contextmanager

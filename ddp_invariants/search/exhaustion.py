@@ -17,7 +17,7 @@ from ddp_invariants.cases.shard_case import CHANCE_FREE
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.declarations import Padding
 from ddp_invariants.implementation.spec import Sampler
-from ddp_invariants.invariants.dealing import by_batches, first_wrong
+from ddp_invariants.invariants.dealing import first_wrong, fit_of_batches
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.dealings import Dealing
 from ddp_invariants.search.split import WHOLE, Split
@@ -144,8 +144,8 @@ def _unexpected(case: ShardCase, dealing: Dealing) -> Iterator[ShardCase]:
 def _violated(case: ShardCase, padding: Padding, dealing: Dealing, *, in_batches: bool) -> str:
     """Return the first rule that a case seems to violate; empty if it is right."""
     for shards in dealing.epochs:
-        fitting = by_batches(case, padding, shards) if in_batches else padding
-        rule = first_wrong(case, fitting, shards)
+        fit = fit_of_batches(case, padding, shards) if in_batches else padding
+        rule = first_wrong(case, fit, shards)
         if rule:
             return rule if case.saved_after is None else "SHARD-9"
     counts = [len(shard) for shard in dealing.epochs[-1]]

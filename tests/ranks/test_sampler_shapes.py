@@ -49,6 +49,18 @@ class Batches(BatchSampler):
         self.sampler.set_epoch(epoch)
 
 
+class PaddedBatches(Batches):
+    def __init__(self, dataset, num_replicas, rank, batch_size, shuffle=True, seed=0, drop_last=False):
+        inner = DistributedSampler(dataset, num_replicas, rank, shuffle, seed)
+        BatchSampler.__init__(self, inner, batch_size, drop_last)
+
+
+class RepeatsTheFirstBatch(PaddedBatches):
+    def __iter__(self):
+        batches = list(super().__iter__())
+        return iter([*batches[:-1], batches[0]] if self.drop_last and batches else batches)
+
+
 class LosesAnIndex(Batches):
     def __iter__(self):
         batches = list(super().__iter__())
@@ -81,6 +93,7 @@ def file_(tmp_path: Path) -> str:
         ("AlwaysShuffled", {"in_order", "drop_last"}, True),
         ("InOrder", {"shuffle", "drop_last"}, False),
         ("Batches", set(), True),
+        ("PaddedBatches", set(), True),
         ("Told", {"drop_last"}, True),
     ],
 )
@@ -92,7 +105,7 @@ def test_a_right_one_is_not_accused(
     known = {"shuffle", "in_order", "drop_last", "set_epoch"}
     assert known & {*described["lacks"]} == lacks
     trial = make_trial(sampler=f"{file}:{name}", cases=60)
-    for rule in ("SHARD-2", "SHARD-5", "SHARD-6"):
+    for rule in ("SHARD-2", "SHARD-3", "SHARD-5", "SHARD-6"):
         if not trial.scope.excluded(rule):
             trial.certify(rule, cases_for(rule, trial.scope))
     assert all(trial.ledger[rule].seen == 0 for rule in sharding.rules)
@@ -114,12 +127,18 @@ def test_a_script_knows_both_meanings_of_drop_last(pool: Pool, run: Run, file: s
     status, output = run(text)
     assert status == 1, output
     assert "6 distinct indices, expected 8 or 14" in output
-    status, output = run(text.replace(":LosesAnIndex'", ":Batches'"))
-    assert status == 0, output
+    for right in ("Batches", "PaddedBatches"):
+        status, output = run(text.replace(":LosesAnIndex'", f":{right}'"))
+        assert status == 0, output
 
 
 @pytest.mark.parametrize(
-    ("name", "rule"), [("IgnoresTheEpoch", "SHARD-5"), ("LosesAnIndex", "SHARD-2")]
+    ("name", "rule"),
+    [
+        ("IgnoresTheEpoch", "SHARD-5"),
+        ("LosesAnIndex", "SHARD-2"),
+        ("RepeatsTheFirstBatch", "SHARD-2"),
+    ],
 )
 def test_a_wrong_one_is_accused(make_trial: TrialMaker, file: str, name: str, rule: str) -> None:
     """A sampler that always shuffles must heed the epoch, and batches may lose only a short one."""

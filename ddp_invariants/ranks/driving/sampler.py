@@ -7,7 +7,7 @@ reads its rank from the environment and torch.distributed.
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from copy import copy
 from functools import cached_property
 from inspect import Parameter
@@ -35,9 +35,8 @@ from ddp_invariants.ranks.driving.imports import (
     version,
 )
 from ddp_invariants.ranks.driving.values import spelled, values_of
-from ddp_invariants.ranks.generators import unchanged
 from ddp_invariants.ranks.groups.distributed import lone_group, lone_rank
-from ddp_invariants.ranks.limits import Exceeded, bounded
+from ddp_invariants.ranks.limits import answered
 from ddp_invariants.records.evidence import FOREIGN, OWN
 from ddp_invariants.situations.nodes import Nodes
 
@@ -81,8 +80,8 @@ GROUPS = ("process_group", "group", "pg", "dp_group", "data_parallel_group")
 """The argument names that take a process group in place of a rank and a world size."""
 _EXAMPLE = 32
 """Samples of an example: two random orders of so many are never equal."""
-_MOST_OF_AN_EXAMPLE = 0.5, 1 << 30
-"""The most seconds of processor time, and bytes, that an example takes."""
+_PATIENCE = 3.0
+"""Seconds that the examples get; they take milliseconds."""
 _APART, _OFFSET = 65537, 7
 """Sample n of scattered data is _APART * n + _OFFSET: no index and no other rank's data can be."""
 
@@ -421,69 +420,67 @@ class SamplerMaker:
         """True if the epoch is an argument, not a call."""
         return self.takes("epoch")
 
-    @cached_property
+    @property
     def counts_epochs(self) -> bool:
         """True if no epoch can be set, neither by `set_epoch` nor by an argument."""
-        if self.remade_each_epoch or self.scatters or hasattr(self.make, "set_epoch"):
-            return False
-        with self._example() as sampler:
-            return not hasattr(sampler, "set_epoch")
-        return True
+        return self._facts["counts"]
 
-    @cached_property
+    @property
     def yields_batches(self) -> bool:
         """True if the items are batches of indices."""
-        with self._example() as sampler, suppress(Exception):
-            return is_batch(next(iter(sampler)))
-        return False
+        return self._facts["batches"]
 
-    @cached_property
+    @property
     def always_shuffles(self) -> bool:
         """True if no argument says that the order is shuffled, and it depends on the epoch.
 
         It may depend on the seed instead, if an epoch can be set.
         """
-        if self.takes("shuffle"):
-            return False
-        seeded = self.takes("seed") and not self.counts_epochs
-        orders = [self._order_in(0), self._order_in(1), *([self._order_in(0, 1)] if seeded else ())]
-        return [] not in orders and any(order != orders[0] for order in orders)
+        return self._facts["shuffles"]
 
-    def _order_in(self, epoch: int, seed: int = 0) -> list[Any]:
-        """Return the first items of an epoch of an example; none if that fails."""
-        with self._example(epoch, seed) as sampler, suppress(Exception):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-            elif not self.remade_each_epoch:
-                for _ in range(epoch):
-                    list(islice(sampler, 2 * _EXAMPLE))
-            return [str(item) for item in islice(sampler, 2 * _EXAMPLE)]
-        return []
+    @cached_property
+    def _facts(self) -> dict[str, bool]:
+        """What an example shows: a sampler of one rank, in a process of its own.
 
-    @contextmanager
-    def _example(self, epoch: int = 0, seed: int = 0) -> Iterator[Any]:
-        """Yield a sampler of one rank; None if it cannot be made, or if all ranks must make it."""
-        sampler = None
-        with unchanged(), ExitStack() as contexts:
-            contexts.enter_context(suppress(Exceeded))
-            contexts.enter_context(bounded(*_MOST_OF_AN_EXAMPLE))
-            with suppress(Exception, SystemExit, Exceeded):
-                contexts.enter_context(self.surroundings(0, 1))
-                sampler = (
-                    None
-                    if self.scatters
-                    else self(
-                        _EXAMPLE,
-                        1,
-                        0,
-                        shuffle=False,
-                        seed=seed,
-                        drop_last=False,
-                        batch_size=2,
-                        epoch=epoch,
-                    )
-                )
-            yield sampler
+        If none can be made, the sampler is asked for no epoch but the first ones.
+        """
+        settable = self.remade_each_epoch or self.scatters or hasattr(self.make, "set_epoch")
+        unknown = {"counts": not settable, "batches": False, "shuffles": False}
+        # All ranks must make one that scatters.
+        seen = None if self.scatters else answered(self._examined, _PATIENCE)
+        return {**unknown, **(seen or {})}
+
+    def _examined(self) -> dict[str, bool]:
+        """Return the facts that examples show; those that they do not show are missing."""
+        facts = dict[str, bool]()
+        with suppress(Exception), self.surroundings(0, 1):
+            sampler = self._example()
+            facts["counts"] = not (self.remade_each_epoch or hasattr(sampler, "set_epoch"))
+            facts["batches"] = is_batch(next(iter(sampler)))
+            seeded = self.takes("seed") and not facts["counts"]
+            places = [(0, 0), (1, 0), *([(0, 1)] if seeded else ())]
+            if not self.takes("shuffle"):
+                orders = [self._order_in(*place) for place in places]
+                facts["shuffles"] = any(order != orders[0] for order in orders)
+        return facts
+
+    def _order_in(self, epoch: int, seed: int) -> list[str]:
+        sampler = self._example(epoch, seed)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
+        elif not self.remade_each_epoch:
+            for _ in range(epoch):
+                list(islice(sampler, 2 * _EXAMPLE))
+        return [str(item) for item in islice(sampler, 2 * _EXAMPLE)]
+
+    def _example(self, epoch: int = 0, seed: int = 0) -> Any:
+        given: dict[str, Any] = {
+            "shuffle": False,
+            "seed": seed,
+            "drop_last": False,
+            "batch_size": 2,
+        }
+        return self(_EXAMPLE, 1, 0, **given, epoch=epoch)
 
 
 def _names(
