@@ -64,7 +64,7 @@ def ends_in_time(call: Callable[[], object], seconds: int) -> bool:
 def answered(call: Callable[[], Any], seconds: float) -> Any:
     """Return what a call returns in a forked child, as plain data; None if it returns nothing.
 
-    The child may change itself, end itself, or hang: nothing of that is left in this process.
+    The call may change its process, end it or hang: nothing of that is left in this process.
 
     Args:
         call: The call; JSON must be able to hold what it returns.
@@ -76,17 +76,22 @@ def answered(call: Callable[[], Any], seconds: float) -> Any:
         child = os.fork()
     if not child:
         try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            for stream in (1, 2):
-                os.dup2(nowhere, stream)
-            os.write(write, json.dumps(call()).encode())
+            os.setpgid(0, 0)
+            if grandchild := os.fork():  # The call may kill its parent, which is this child.
+                os.waitpid(grandchild, 0)
+            else:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                for stream in (1, 2):
+                    os.dup2(nowhere, stream)
+                os.write(write, json.dumps(call()).encode())
         finally:
             os._exit(0)
     os.close(write)
     ready, _, _ = select.select([read], [], [], seconds)
     text = os.read(read, 1 << 16) if ready else b""
     os.close(read)
-    os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return json.loads(text) if text else None
 
