@@ -24,7 +24,7 @@ from ddp_invariants.processes.backends import ON_THE_CPU, Backend
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.scaler import Scaler
 
-_COUNTED = 8
+_COUNTED = 4
 """The epochs of a sampler that counts its iterations: a later one takes so many iterations."""
 _SHORT = 4096
 """The samples of a dataset up to which such a sampler has more epochs than one."""

@@ -99,7 +99,9 @@ def equal_epochs(
         samplers = [RankSampler(_longer(case), make, rank) for rank in ranks[:_FEW]]
         return _of_epoch(samplers, epoch), _of_epoch(samplers, other)
 
-    rows = []
+    rows: list[list[int]] = []
+    if make.declared.padding == "endless":
+        return rows  # No rule compares the epochs of a stream without end.
     for (first, epoch), (second, other) in combinations(enumerate(case.epochs), 2):
         if epoch == other or dealt[first] != dealt[second]:
             continue
@@ -226,9 +228,23 @@ def _equal_in_a_row(
     if not _worth_it(case):
         return 1
     samplers = [RankSampler(case, make, rank) for rank in ranks]
+    if make.counts_epochs:
+        return _equal_ahead(samplers, epoch, other)
     equal = _recurring(samplers, epoch, other, 1, ENOUGH)
     mirrored = 2 * case.data.seed + epoch + other == 0
     return max(equal, _equal_mirrored(case, make, ranks, epoch, other)) if mirrored else equal
+
+
+def _equal_ahead(samplers: list[RankSampler], epoch: int, other: int) -> int:
+    """Return how many pairs in a row share an order, of samplers that count their iterations."""
+    for sampler in samplers:
+        sampler.set_epoch(0)
+    orders = [
+        [sampler.indices() for sampler in samplers] for _ in range(max(epoch, other) + ENOUGH)
+    ]
+    return _equal_pairs(
+        lambda number: orders[epoch + number], lambda number: orders[other + number]
+    )
 
 
 def _equal_mirrored(
