@@ -42,15 +42,20 @@ class Exceeded(BaseException):
     """The processor time of `bounded` is used up. No `except Exception` catches it."""
 
 
+def _forked() -> int:
+    """Fork as `os.fork` does, without its warning that other threads may hold locks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 def ends_in_time(call: Callable[[], object], seconds: int) -> bool:
     """Return whether a call ends within some seconds of processor time, as a forked child shows.
 
     A loop in C ends at no signal that Python handles, but the child can be killed. What the call
     returns or raises is lost.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Other threads may hold locks.
-        child = os.fork()
+    child = _forked()
     if not child:
         try:
             signal.signal(signal.SIGXCPU, signal.SIG_DFL)
@@ -71,9 +76,7 @@ def answered(call: Callable[[], Any], seconds: float) -> Any:
         seconds: Seconds after which the child is killed.
     """
     read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Other threads may hold locks.
-        child = os.fork()
+    child = _forked()
     if not child:
         try:
             os.setpgid(0, 0)
