@@ -50,3 +50,9 @@ def test_param6_every_rank_skips_the_same_steps(case: TrainingCase, ranks: Ranks
     A skipped step moves nothing.
     """
     ranks.check("PARAM-6", case)
+
+
+@given(case=cases_of("PARAM-7"))
+def test_param7_exchanged_batches_change_no_update(case: TrainingCase, ranks: Ranks) -> None:
+    """An update of the implementation's own is bitwise the same if ranks exchange their batches."""
+    ranks.check("PARAM-7", case)

@@ -140,6 +140,8 @@ def batches(case: TrainingCase) -> list[list[NDArray[np.intp]]]:
             for start in range(0, per_rank, data.batch_size)
         ]
         epoch += 1
+    first = case.exchanged_by
+    sharded = [[*ranks[first:], *ranks[:first]] for ranks in sharded]
     sharded = sharded[: case.steps * case.accumulation]
     # Every backward of a step goes through its first batch's forward.
     if case.passes == "retained":

@@ -72,6 +72,11 @@ class Situated:
         return self._of("crossed", "rank", None)
 
     @property
+    def exchanged_by(self) -> int:
+        """The number of ranks by which batches move to other ranks; 0 for none."""
+        return self._of("exchanged", "by", 0)
+
+    @property
     def passes(self) -> Passes:
         """The order of the forwards and backwards of a step."""
         return self._of("passes", "order", "alternate")

@@ -27,7 +27,7 @@ Accumulation = Literal["", "no_sync", "each", "none"]
 Partition = Literal["elements", "rows", "parameters", "flat"]
 OptimizerOwner = Literal["replicated", "own"]
 Main = Literal["", "float32"]
-Update = Literal["", "sgd", "adam", "adamw"]
+Update = Literal["", "sgd", "adam", "adamw", "own"]
 Buckets = Literal["", "within", "reach"]
 Loss = Literal["tagged", "mse"]
 Activation = Literal["none", "relu", "gelu"]
@@ -86,8 +86,9 @@ class Declarations:
             divide the world size, there is one copy.
         optimizer: `replicated` if every rank keeps the whole optimizer state, `own` if the
             implementation manages it, as with `--opt`.
-        update: The only update that the optimizer makes, as torch's SGD, Adam or AdamW. Empty: it
-            makes that of the case.
+        update: The only update that the optimizer makes, as torch's SGD, Adam or AdamW. `own`:
+            another one, which follows from the mean gradients alone. Parameters after a step are
+            then compared between ranks, and between runs whose ranks exchange batches. Empty: it makes that of the case.
         main: Dtype of the copy that an optimizer updates if parameters have a lower one. The copy
             lasts from step to step, and is saved. Empty: it updates the parameters themselves.
         buckets: How buckets are filled: closed before they would exceed their capacity (`within`),

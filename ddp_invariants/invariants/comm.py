@@ -223,7 +223,7 @@ def _missing_wait(case: TrainingCase) -> str:
         ),
         UNBUCKETED,
     ),
-    after="PARAM-3",
+    after="PARAM-7",
     observed_groups=True,
     rests_on_probes=True,
     script=OBSERVED_ONLY,

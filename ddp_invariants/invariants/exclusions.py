@@ -57,6 +57,11 @@ OWNED = Exclusion(
 """Of rules that compare every rank's gradients."""
 LOSSY = Exclusion("declares exactness = lossy", lambda claims: claims.declared.exactness == "lossy")
 """Of rules that compare values with expected ones."""
+OWN_UPDATE = Exclusion(
+    "declares update = own: what its steps compute is not known",
+    lambda claims: claims.declared.update == "own",
+)
+"""Of rules that compare parameters after a step with expected ones."""
 OWN_CONTRACT = Exclusion(
     "declares padding = own: it repeats or leaves out samples by a contract of its own",
     lambda claims: claims.sampler.padding == "own",

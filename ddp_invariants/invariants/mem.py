@@ -70,11 +70,13 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
         for step, (module, own, state, gradients) in enumerate(rank.held):
             claims = [("an optimizer's own copies of parameters", own, share)]
             # The state may hold the copies that the optimizer updates.
-            claims += (
-                [("optimizer state and copies", state + own, most * share + copies + originals)]
+            states = (
+                ("optimizer state and copies", state + own, most * share + copies + originals)
                 if has_copies
-                else [("optimizer state", state, most * share)]
+                else ("optimizer state", state, most * share)
             )
+            # An update that is not known may need any number of tensors for each parameter.
+            claims += [] if view.declared.update == "own" else [states]
             claims += [("gradients", gradients, share)] if stage > 1 else []
             if stage > 2:
                 both = share + originals if has_copies else share

@@ -7,7 +7,7 @@ from ddp_invariants.implementation.names import OPTIMIZER
 from ddp_invariants.invariants.compare import apart, outside
 from ddp_invariants.invariants.diagnosis import updates
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
-from ddp_invariants.invariants.exclusions import BY_ITSELF, Exclusion, lacks
+from ddp_invariants.invariants.exclusions import BY_ITSELF, OWN_UPDATE, Exclusion, lacks
 from ddp_invariants.invariants.grad import mean_of_the_local_gradients
 from ddp_invariants.invariants.reduced import TWO_RANKS
 from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged, not_about
@@ -197,6 +197,7 @@ def require_own_gradients(view: EvidenceView) -> None:
         autocast=8,
     ),
     of_reduced=("trajectory",),
+    excluded=(OWN_UPDATE,),
     after="PARAM-2",
     script=Script(checks=("twin", "plain", "mean", "trajectory"), follows_main=False),
     level="core",
@@ -252,14 +253,19 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
 def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge every step's gradients, if they are visible, and every step's update.
 
-    Of an implementation that declares lossy values, only the agreement of the ranks is judged.
+    Of lossy values, and of an update that is not known, only the agreement of the ranks is judged.
     """
     if view.declared.exactness == "lossy":
         return identical_on_all_ranks(view, tally)
     failure = (
         None if view.declared.gradients == "hidden" else mean_of_the_local_gradients(view, tally)
     )
-    return failure or trajectory_of_single_process_training(view, tally)
+    judge = (
+        identical_on_all_ranks
+        if view.declared.update == "own"
+        else trajectory_of_single_process_training
+    )
+    return failure or judge(view, tally)
 
 
 def _norms_by_other_forwards(case: TrainingCase) -> bool:
@@ -281,6 +287,7 @@ def _norms_by_other_forwards(case: TrainingCase) -> bool:
     draws=Draws(world_sizes=(1,)),
     excluded=(
         BY_ITSELF,
+        OWN_UPDATE,
         Exclusion(
             "declares that gradients are rounded",
             lambda claims: claims.declared.exactness != "bitwise",

@@ -310,8 +310,10 @@ def _features(claimed: list[str], unlike: list[str], scope: Scope) -> Iterator[F
             for variety, present in capability.varieties.items():
                 yield Feature(f"{name}: {variety}", present, drawing)
     for kind in SITUATIONS:
-        if not kind.capabilities():
-            drawing = tuple(_drawing(kind, claimed) or unlike)
+        wanting = _drawing(kind, claimed)
+        # Some situations are drawn in any case, others only if a rule's property asks for them.
+        if not kind.capabilities() and (wanting or not kind.options or any(kind.options.values())):
+            drawing = tuple(wanting or unlike)
             yield Feature(vars(kind)["kind"], partial(_is_in, kind), drawing)
     accumulating = tuple(
         rule for rule in unlike if ALL_RULES[rule].draws.options.get("accumulated")

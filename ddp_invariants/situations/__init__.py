@@ -23,6 +23,7 @@ from ddp_invariants.situations.crossed import Crossed
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.evaluation_mode import EvaluationMode
+from ddp_invariants.situations.exchanged import Exchanged
 from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
@@ -82,6 +83,7 @@ SITUATIONS: tuple[type[Situation], ...] = (
     Turns,
     EvaluatedLayer,
     OwnBuffers,
+    Exchanged,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 

@@ -13,6 +13,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from math import prod, sqrt
 from pathlib import Path
@@ -26,6 +27,7 @@ from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.kinds import KINDS
 from ddp_invariants.cases.layers import Layer, Layout, Model, Naming
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.search import places, scale, strategies
@@ -52,8 +54,9 @@ drawn, and the planted [faults](proof.md) that need it: their recorded smallest 
 where it happened. The page on [cases and limits](situations.md) gives an overview.
 
 The shares are measured on {TRAININGS} training cases or {DEALINGS} sampler cases of each rule's property, drawn and not run, for
-an implementation that offers everything, with up to {places.SIMULATED_WORLD_SIZE} ranks. The rule's own property draws the
-dimensions that the rule is about more often than other properties do. A survey draws first the dimensions that it has met least."""  # noqa: E501 - one line for each sentence of the page
+an implementation that offers everything, and for PARAM-7 one that declares `update = "own"`, with up to
+{places.SIMULATED_WORLD_SIZE} ranks. The rule's own property draws the dimensions that the rule is about more often than other
+properties do. A survey draws first the dimensions that it has met least."""  # noqa: E501 - one line for each sentence of the page
 
 
 class Sample(NamedTuple):
@@ -86,7 +89,11 @@ def sample(kind: type) -> Sample:
     scope = Scope(max_world_size=places.SIMULATED_WORLD_SIZE)
     about_samplers = kind is ShardCase
     rules = [name for name in ALL_RULES if ALL_RULES[name].is_about_samplers == about_samplers]
-    for number, rule in enumerate(name for name in rules if not scope.excluded(name)):
+    of_its_own = replace(scope, declared=Declarations(update="own"))
+    claimed = [
+        (name, each) for name in rules for each in (scope, of_its_own) if not each.excluded(name)
+    ]
+    for number, (rule, within) in enumerate(dict(reversed(claimed)).items()):
 
         @seed(number)
         @settings(
@@ -96,7 +103,7 @@ def sample(kind: type) -> Sample:
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(independent(strategies.cases_for(rule, scope).map(partial(Asked, rule))))
+        @given(independent(strategies.cases_for(rule, within).map(partial(Asked, rule))))
         def draw(asked: Asked) -> None:
             cases.append(asked.case)
 

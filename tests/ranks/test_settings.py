@@ -14,7 +14,7 @@ from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import LoadFailure
 from ddp_invariants.export import script as export
-from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.implementation.declarations import Declarations, declare
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants.state import FEWER
 from ddp_invariants.processes.pool import Pool
@@ -104,6 +104,27 @@ class Undecayed(torch.optim.AdamW):
 class Decayed(torch.optim.AdamW):
     def __init__(self, params, lr):
         super().__init__(params, lr)
+
+class Signed(torch.optim.Optimizer):
+    def __init__(self, params, lr=1.0, momentum=0.75, weight_decay=0.5):
+        assert (momentum, weight_decay) == (0.75, 0.5), "only the learning rate is the case's"
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad.sign(), alpha=group["lr"])
+
+class AnyRate(Signed):
+    def __init__(self, params, **settings):
+        assert {*settings} == {"lr"}
+        super().__init__(params, **settings)
+
+class NoRate(Signed):
+    def __init__(self, params):
+        super().__init__(params, 2.0**-6)
 
 class Empty(torch.optim.SGD):
     def __init__(self, params, lr):
@@ -335,11 +356,32 @@ def test_an_update_that_is_not_known_is_asked_for(pool: Pool, tmp_path: Path) ->
     made = Ddp(optimizer=f"{path}:made")
     with pytest.raises(LoadFailure, match="does not know which update it makes") as failure:
         pool.describe(made)
-    assert 'declares = {"update": "adamw"}' in str(failure.value)
+    assert 'declares = {"update": "adamw"}, or "own" if it makes none' in str(failure.value)
     declared = pool.describe(replace(made, declares={"update": "sgd"}))
     assert {"adam", "adamw", "adam_constants", "amsgrad"} <= {*declared["lacks"]}
     with pytest.raises(LoadFailure, match="it takes no lr by a usual name"):
         pool.describe(Ddp(optimizer=f"{path}:Rateless"))
+
+
+@pytest.mark.parametrize("name", ["Signed", "AnyRate", "NoRate"])
+def test_an_update_of_its_own_gets_the_learning_rate_alone(
+    name: str, pool: Pool, make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """Its other settings keep their defaults, and its parameters are compared between ranks."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    made = Ddp(optimizer=f"{path}:{name}", declares={"update": "own"})
+    described = pool.describe(made)
+    rate = [] if name == "NoRate" else ["lr"]
+    line = f"--opt settings of the case's optimizer: {', '.join(rate) or 'none'}"
+    assert line in described["driven"]
+    assert {"momentum", "adamw", "weight_decay", "decay", "foreach"} <= {*described["lacks"]}
+    declared = declare(Declarations, described["declares"])
+    assert (declared.update, declared.optimizer, declared.gradients) == ("own", "own", "all")
+    findings = make_trial(ddp=made, scope=Scope(declared=declared)).really(CASE)
+    assert {rule for rule, each in findings.items() if each.failure} <= {"PARAM-3"}
+    assert findings["PARAM-1"].compared
+    assert findings["GRAD-2"].compared
 
 
 def test_another_update_is_refused_whatever_the_case(make_trial: TrialMaker) -> None:

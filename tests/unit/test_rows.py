@@ -9,7 +9,7 @@ import pytest
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.implementation.declarations import CAPABILITIES, Declarations
+from ddp_invariants.implementation.declarations import CAPABILITIES, Declarations, Update
 from ddp_invariants.invariants import ALL_RULES, SHIPPED, root_failure
 from ddp_invariants.invariants.draws import Draws, ShardDraws
 from ddp_invariants.invariants.exclusions import LOSSY
@@ -73,6 +73,7 @@ CAUSES_FIRST = [
     "PARAM-1",
     "PARAM-2",
     "PARAM-3",
+    "PARAM-7",
     "COMM-4",
     "COMM-5",
     "LIVE-4",
@@ -165,7 +166,8 @@ def test_a_lossy_declaration_excuses_what_compares_with_expected_values(rule: st
     row = training.rules[rule]
     compares = any(name in getsource(row.judge).partition(":")[2] for name in COMPARING)
     assert not compares or {"values", "trajectory"} & {*row.of_reduced}
-    lossy = Scope(declared=Declarations(exactness="lossy"))
+    update: Update = "own" if rule == "PARAM-7" else ""
+    lossy = Scope(declared=Declarations(exactness="lossy", update=update))
     excused = bool(row.of_reduced) and "agreement" not in row.of_reduced
     assert (LOSSY in row.exclusions) is excused
     assert (row.why_excluded(lossy) == LOSSY.reason) is excused

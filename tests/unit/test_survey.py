@@ -15,6 +15,7 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import HarnessError
+from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records.evidence import Incident
 from ddp_invariants.records.verdict import Failure, Finding, Inconclusive, Violation
@@ -67,7 +68,13 @@ def test_three_hundred_cases_meet_every_capability_situation_and_axis() -> None:
     features = {feature.name for feature in plan.features}
     assert features >= TRAINING.keys()
     assert features >= {f"{name}: {each}" for name, c in TRAINING.items() for each in c.varieties}
-    assert features >= {vars(kind)["kind"] for kind in SITUATIONS if not kind.capabilities()}
+    assert features >= {vars(kind)["kind"] for kind in SITUATIONS if not kind.capabilities()} - {
+        "exchanged"
+    }
+    of_its_own = Scope(declared=Declarations(update="own"))
+    assert "exchanged" in {
+        feature.name for feature in Plan(rules_of(samplers=False), of_its_own).features
+    }
     assert features >= {f"many {axis}" for axis in LARGE}
     assert len(surveyed(plan, 300)) == 300
     rare = {name: plan.met[name] for name in features if plan.met[name] < 2}

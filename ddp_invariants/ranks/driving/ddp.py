@@ -186,7 +186,6 @@ class Driver:
                 brought = {**self._adapt(self.thing), **brought}
             else:
                 self.call = ForeignCall(self.thing, self.option, ddp.arguments)
-                self.lines += self.call.explained()
         self.setup = [setup_call(text) for text in ddp.setup]
         self.after = (
             ForeignCall(resolve(ddp.after, "after"), f"--after {ddp.after}", makes="nothing")
@@ -212,12 +211,14 @@ class Driver:
                 **({"gradients": "hidden"} if ddp.name == "none" else {}),
             }
             brought = {**usual, **brought, **self._declares(self.optimizer.thing)}
-            self.lines += [f"--opt {line}" for line in self.optimizer.explained()]
         try:
             self.declared = declare(Declarations, {**brought, **ddp.declares})
         except DeclarationError as error:
             raise LoadError(f"{self.option}: it declares {error}") from error
         self._require_an_update()
+        self.lines += [] if self.call is None else self.call.explained()
+        if self.optimizer is not None:
+            self.lines += [f"--opt {line}" for line in self.optimizer.explained()]
 
     def _require_an_update(self) -> None:
         """Check that an optimizer's update is known if no class of torch names it, and its settings."""
@@ -225,12 +226,16 @@ class Driver:
         for call in (self.call, self.optimizer):
             if call is None or not call.fixes_update:
                 continue
+            if update == "own":
+                call.settings = call.settings and call.settings.rate_alone()
+                continue
             if not update:
                 raise LoadError(
                     f"{call.option}: it makes an optimizer of its own, since it takes none, and no "
                     "optimizer_class. It is derived from none of torch's SGD, Adam and AdamW, so the "
                     "suite does not know which update it makes; declare it, such as "
-                    'declares = {"update": "adamw"}. If its learning rate is no optimizer\'s, give it '
+                    'declares = {"update": "adamw"}, or "own" if it makes none of theirs. If its '
+                    "learning rate is no optimizer's, give it "
                     f"({call.option.split(maxsplit=1)[0]}-arg lr=VALUE)"
                 )
             if call.settings is not None and call.settings.lacks(["lr"]):
@@ -404,6 +409,9 @@ class Driver:
         update = self.declared.update
         if not update:
             return []
+        if update == "own":
+            settings = {name for names in _OF_SETTINGS.values() for name in names}
+            return [*sorted(settings), "decay", "adam", "adamw"]
         foreign = [name for kind, names in _OF_UPDATES.items() if kind != update for name in names]
         return [*foreign, "adam_constants", "amsgrad"] if update == "sgd" else foreign
 

@@ -337,7 +337,7 @@ class Drive:
             TypeError: Wrapping returned an object that cannot be trained.
         """
         update = self.driver.declared.update
-        if update and self.context.optimizer_class is not UPDATES[update]:
+        if update in UPDATES and self.context.optimizer_class is not UPDATES[update]:
             raise NotImplementedError(f"it makes the updates of {UPDATES[update].__name__} alone")
         self._making = context or self.context
         self.setup(self.context)

@@ -42,6 +42,12 @@ class Settings:
         self._given = {_NAMES[name]: value for name, value in given.items() if name in _NAMES}
         self.remainder = remainder
 
+    def rate_alone(self) -> "RateAlone":
+        """Return the same with the learning rate as the only setting."""
+        named = [name for name, setting in self.names.items() if setting == "lr"]
+        spare = not named and self.remainder == "**" and "lr" not in self._given
+        return RateAlone(["lr"] if spare else named, {})
+
     def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call.
 
@@ -109,6 +115,21 @@ class Settings:
         chosen = f"for name, value in OPTIMIZER_ARGUMENTS.items() if name not in {passed}"
         every = f"{{name: value {chosen}}}" if passed else "OPTIMIZER_ARGUMENTS"
         return [*rows, [self.remainder, every, ""]]
+
+
+class RateAlone(Settings):
+    """The settings of an optimizer whose update is its own: a case gives the learning rate alone.
+
+    No class of torch says what its other settings mean, so that each keeps its default.
+    """
+
+    def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call: none if no argument takes the rate."""
+        del kind
+        return dict.fromkeys(self.names, wanted["lr"])
+
+    def require(self, optimizer: object, kind: type, wanted: Mapping[str, Any]) -> None:
+        """Check nothing: it may fix any setting."""
 
 
 @cache

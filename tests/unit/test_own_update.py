@@ -1,0 +1,96 @@
+"""An update that the suite does not know: what is compared of it, and what is not."""
+
+from dataclasses import replace
+
+import pytest
+from handmade import CASE, altered, right
+
+from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.cases.program import Data, Optimizer
+from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.declarations import Declarations
+from ddp_invariants.invariants import ALL_RULES, judge, param
+from ddp_invariants.invariants.exclusions import OWN_UPDATE
+from ddp_invariants.invariants.rule import Tally
+from ddp_invariants.invariants.view import EvidenceView
+from ddp_invariants.records.evidence import Incident, TrainingEvidence
+from ddp_invariants.records.verdict import Finding
+from ddp_invariants.situations.exchanged import EXCHANGED, Exchanged
+
+OWN = Declarations(gradients="hidden", optimizer="own", update="own")
+EXACT = replace(CASE, steps=2, data=Data(samples=4, batch_size=1), optimizer=Optimizer(log2_lr=-1))
+WEIGHT = "layers.0.weight"
+
+
+def raised(case: TrainingCase, rank: int, step: int) -> TrainingEvidence:
+    """Return right evidence of a case in which one rank holds another weight after a step."""
+    return altered(right(case), rank, "updated", step, WEIGHT, lambda value: value + 1)
+
+
+def exchanged(evidence: TrainingEvidence, usual: TrainingEvidence | None) -> Finding:
+    """Return what PARAM-7 finds in two runs."""
+    return judge(replace(evidence, unperturbed=usual), OWN)["PARAM-7"]
+
+
+def test_equal_updates_of_exchanged_batches_are_compared_on_every_rank() -> None:
+    """The oracle's two runs are right, and as many values are compared as the ranks hold."""
+    case = EXACT.with_situation(Exchanged(1))
+    finding = exchanged(right(case), right(EXACT))
+    assert finding.failure is None
+    assert finding.met == {EXCHANGED}
+    assert finding.compared >= 2 * 8
+
+
+def test_an_update_that_depends_on_who_computes_a_batch_is_a_violation() -> None:
+    """The place is the first rank and step that differ."""
+    failure = exchanged(raised(EXACT.with_situation(Exchanged(1)), 1, 0), right(EXACT)).failure
+    assert failure is not None
+    assert failure.where.startswith(f"rank 1 of 2, after step 0, parameter {WEIGHT!r}")
+    assert "with every rank's own batches" in failure.got
+    assert "count unequally" in failure.perhaps
+
+
+def test_nothing_is_compared_once_the_mean_is_rounded() -> None:
+    """A third of a sum depends on the order of its terms, and an unknown update may enlarge that."""
+    rounded = replace(EXACT, values="real", optimizer=Optimizer(log2_lr=-20))
+    finding = exchanged(raised(rounded.with_situation(Exchanged(1)), 1, 0), right(rounded))
+    assert finding.failure is None
+    assert not finding.compared
+    assert finding.unjudged == "the mean gradient is not exact"
+
+
+def test_a_run_that_is_missing_or_cut_short_is_no_evidence() -> None:
+    """Missing evidence is no verdict."""
+    case = EXACT.with_situation(Exchanged(1))
+    assert "not run" in exchanged(right(case), None).unjudged
+    hung = replace(right(EXACT), incident=Incident("hung", {}, {}, 1.0))
+    hung = replace(hung, ranks=tuple(replace(rank, tensors={}) for rank in hung.ranks))
+    finding = exchanged(right(case), hung)
+    assert finding.failure is None
+    assert not finding.compared
+    assert finding.unjudged
+
+
+def test_an_exchange_needs_another_rank_and_leaves_the_global_batch_as_it_is() -> None:
+    """Its batches are the others' in the order of ranks."""
+    case = replace(EXACT, world_size=3)
+    with pytest.raises(CaseError, match="exchanged"):
+        case.with_situation(Exchanged(3))
+    assert [*Exchanged(2).simpler()] == [Exchanged(1)]
+
+
+def test_steps_of_an_unknown_update_are_judged_by_agreement() -> None:
+    """PARAM-3, PARAM-4 and the bytes of its state would need to know it."""
+    scope = Scope(declared=OWN)
+    for rule in ("PARAM-3", "PARAM-4"):
+        assert scope.excluded(rule) == OWN_UPDATE.reason
+    assert not scope.excluded("PARAM-1")
+    assert not scope.excluded("PARAM-7")
+    assert "see PARAM-3" in Scope().excluded("PARAM-7")
+    everywhere = altered(raised(EXACT, 1, 0), 0, "updated", 0, WEIGHT, lambda value: value + 1)
+    assert param.every_step(EvidenceView(everywhere, OWN), Tally()) is None
+    failure = param.every_step(EvidenceView(raised(EXACT, 1, 0), OWN), Tally())
+    assert failure is not None
+    assert failure.rule == "PARAM-1"
+    assert ALL_RULES["PARAM-7"].level == "core"
