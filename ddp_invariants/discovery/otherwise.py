@@ -20,6 +20,7 @@ from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.evidence import ShardEvidence, TrainingEvidence
+from ddp_invariants.records.verdict import Failure
 
 _PADDINGS: dict[Padding, str] = {
     "none": "the ranks may then get different numbers of indices, and of batches",
@@ -96,16 +97,19 @@ def holding(
     return ()
 
 
-def declarable(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: str) -> list[str]:
+def declarable(
+    evidence: TrainingEvidence | ShardEvidence, scope: Scope, failure: Failure
+) -> list[str]:
     """Return in words the declarations with which a failing case breaks no rule of the core.
 
     Args:
         evidence: The evidence of the case.
         scope: The declarations as they are.
-        rule: The violated rule. A declaration that excludes it is none, but unequal shards give
-            unequal numbers of batches.
+        failure: The failure. A declaration that excludes its rule is none, with two exceptions:
+            unequal shards give unequal numbers of batches, and values without a recognised cause
+            may be those of another update.
     """
-    lines = list[str]()
+    rule, lines = failure.rule, list[str]()
     if isinstance(evidence, ShardEvidence):
         unequal = any(each.rule == "SHARD-1" for each in failures(evidence, scope))
         rule = "SHARD-1" if rule == "SHARD-6" and unequal else rule
@@ -121,6 +125,13 @@ def declarable(evidence: TrainingEvidence | ShardEvidence, scope: Scope, rule: s
         if _holds(evidence, rounding, rule):
             meaning = f"gradients may then be rounded to {exactness} on the way"
             return [f'exactness = "{exactness}" in a [ddp] table (docs/adapter.md): {meaning}']
+    own = replace(scope, declared=replace(scope.declared, update="own"))
+    known = scope.declared.update not in ("", "own") and rule == "PARAM-3"
+    if known and not failure.perhaps and _holds(evidence, own, "PARAM-1"):
+        lines.append(
+            'update = "own" in a [ddp] table (docs/adapter.md): parameters are then compared between '
+            "ranks, not with the update of torch's optimizer"
+        )
     return lines
 
 

@@ -95,7 +95,7 @@ def confirm(
         unstored=unstored,
         unsupported=excluding(runner, failure.rule, case) if len(seen) == runs else "",
         otherwise=_otherwise(runner, failure.rule, evidence),
-        declarable=_declarable(runner, failure.rule, evidence),
+        declarable=_declarable(runner, failure, evidence),
     )
     violation = violation_class(failure.rule)(text, reported, case, rule)
     if failure.rule == ENDS:
@@ -147,11 +147,12 @@ def _otherwise(runner: Runner, rule: str, evidence: Evidence | None) -> tuple[st
     return otherwise.holding(runner.pool, ddp, scope, evidence, named=named)
 
 
-def _declarable(runner: Runner, rule: str, evidence: Evidence | None) -> list[str]:
+def _declarable(runner: Runner, failure: Failure, evidence: Evidence | None) -> list[str]:
     """Return the declarations, in words, with which a confirmed case of the core holds."""
-    if evidence is None or evidence.incident is not None or ALL_RULES[rule].level != "core":
+    core = ALL_RULES[failure.rule].level == "core"
+    if evidence is None or evidence.incident is not None or not core:
         return []
-    return otherwise.declarable(evidence, runner.scope, rule)
+    return otherwise.declarable(evidence, runner.scope, failure)
 
 
 def excluding(runner: Runner, rule: str, case: Case) -> str:

@@ -156,6 +156,29 @@ class Local(Wrapper):
     """It averages nothing."""
 
 
+class Heavy(torch.optim.SGD):
+    """SGD with a momentum of 0.9 that no argument sets and no group shows."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    old = self.state[parameter].get("momentum", 0.0)
+                    self.state[parameter]["momentum"] = 0.9 * old + parameter.grad
+                    parameter.sub_(self.state[parameter]["momentum"], alpha=group["lr"])
+
+class Twice(torch.optim.SGD):
+    def __init__(self, params, lr):
+        super().__init__(params, lr)
+
+    def step(self):
+        super().step()
+        super().step()
+
 class Uneven:
     """A sampler that pads nothing."""
 
@@ -271,6 +294,9 @@ def test_another_violation_does_not_say_so(file: str) -> None:
     assert "unless" not in str(violation.value)
 
 
+IN_THE_FILE = ("Uneven", "Heavy", "Twice")
+
+
 @pytest.mark.parametrize(
     ("implementation", "rule", "declared"),
     [
@@ -284,18 +310,33 @@ def test_another_violation_does_not_say_so(file: str) -> None:
             "GRAD-2",
             'unless you declare exactness = "bfloat16" in a [ddp] table (docs/adapter.md): ',
         ),
+        (
+            Implementation(opt="Heavy"),
+            "PARAM-3",
+            'unless you declare update = "own" in a [ddp] table (docs/adapter.md): ',
+        ),
+        (Implementation(opt="Twice"), "PARAM-3", ""),
         (Implementation(sampler="ddp_invariants.faults.strided:DropsTheTail"), "SHARD-2", ""),
         (Implementation(sampler="ddp_invariants.faults.batches:LenOfTheShard"), "SHARD-6", ""),
         (Implementation(ddp="ddp_invariants.faults.bucketed:NeverDivides"), "GRAD-2", ""),
     ],
-    ids=["Uneven", "RoundsToBfloat16", "DropsTheTail", "LenOfTheShard", "NeverDivides"],
+    ids=[
+        "Uneven",
+        "RoundsToBfloat16",
+        "Heavy",
+        "Twice",
+        "DropsTheTail",
+        "LenOfTheShard",
+        "NeverDivides",
+    ],
 )
 def test_a_violation_names_a_declaration_with_which_it_is_none(
     file: str, implementation: Implementation, rule: str, declared: str
 ) -> None:
     """The evidence is judged again under other declarations; a fault in each of them gets no name."""
-    if implementation.sampler == "Uneven":
-        implementation = Implementation(sampler=f"{file}:Uneven")
+    named = {name: getattr(implementation, name) for name in ("sampler", "opt")}
+    here = {name: f"{file}:{own}" for name, own in named.items() if own in IN_THE_FILE}
+    implementation = replace(implementation, **here)
     with pytest.raises(AssertionError) as violation:
         certify(implementation, rules=[rule])
     text = " ".join(str(violation.value).split())
