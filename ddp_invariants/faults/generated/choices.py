@@ -239,7 +239,10 @@ SAMPLER_OPERATORS = {
         _OF_SHARDS,
         ("it is the number of samples",),
     ),
-    "short": Operator("deal", "the last index is left out", _OF_SHARDS, ("off by one",)),
+    # Where W does not divide the number of samples, that is what dropping the tail does.
+    "short": Operator(
+        "deal", "the last index is left out", _OF_SHARDS, ("off by one", "samples are dropped")
+    ),
     "own order": Operator(
         "order", "the rank shuffles in its own way", _OF_SHARDS, ("the ranks shuffle differently",)
     ),
@@ -263,7 +266,7 @@ SAMPLER_OPERATORS = {
         "order",
         "indices are not shuffled",
         _OF_SHARDS,
-        ("shuffle is ignored", "depends on the epochs before"),
+        ("shuffle is ignored", "depends on the epochs before", "a rank that does not shuffle"),
     ),
     "longer": Operator("length", "the length is one too many", _OF_SHARDS, ("one too many",)),
     "always drop": Operator("pad", "the rest is dropped", _OF_SHARDS, ("samples are dropped",)),

@@ -192,6 +192,17 @@ def _of_unused(gradient: ReducedGradient) -> Iterator[Prediction]:
             [[tensors.by_name[gradient.name] for tensors in record] for record in local], axis=0
         )
         reduced = view.every_rank("reduced", step)[0].by_name.get(gradient.name)
+        if not users:
+            if reduced is not None:
+                yield everywhere(
+                    "ghost",
+                    reduced,
+                    world_size,
+                    f"no rank uses it, and it equals step {step}'s gradient: stale, or left in a "
+                    "buffer that is not cleared",
+                    0.0,
+                )
+            continue
         left_out = [rank for rank in range(world_size) if rank not in users]
         for kept in ([] if reduced is None else [idle * reduced]) + [own_W[left_out].sum(0)]:
             value = (summed + kept) / (1 if gradient.summed else world_size)

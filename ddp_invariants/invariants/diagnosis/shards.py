@@ -285,8 +285,8 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
         yield Cause(
             "shuffled differently",
             f"each rank's shard in epoch {epoch} is part of a permutation, but not of the same "
-            "one: the ranks shuffle differently (a seed that contains the rank, or the global "
-            "generator)",
+            "one: the ranks shuffle differently (a seed that contains the rank, the global "
+            "generator, or a rank that does not shuffle)",
         )
     if (
         constant
