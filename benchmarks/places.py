@@ -39,6 +39,9 @@ REASONS = {
     "ReducesInTwoWays": (
         "gloo takes a sum and a maximum for one collective; simulated ranks wait for each other"
     ),
+    "SizeOfTheFirstGroup": (
+        "its class keeps a list, which simulated ranks share and processes do not"
+    ),
     "TakesWhatHasArrived": (
         "a race: only a late result shows it, and over gloo this one comes in time; results that are "
         "withheld show it there"

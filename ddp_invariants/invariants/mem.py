@@ -77,7 +77,10 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
             )
             # An update that is not known may need any number of tensors for each parameter.
             claims += [] if view.declared.update == "own" else [states]
-            claims += [("gradients", gradients, share)] if stage > 1 else []
+            # Gradients that the program clears in place keep their storage, beside a new one for
+            # those that it sets to None.
+            mixed = case.zero_grad == "mixed"
+            claims += [("gradients", gradients, share)] if stage > 1 and not mixed else []
             if stage > 2:
                 both = share + originals if has_copies else share
                 claims += [("parameters", module, share), ("parameters", module + own, both)]

@@ -222,6 +222,19 @@ def test_it_may_shard(pool: Pool, name: str, case: TrainingCase, rule: str) -> N
     assert findings[rule].compared
 
 
+def test_shards_of_gradients_may_keep_two_storages(pool: Pool) -> None:
+    """FSDP2's gradients are views of one buffer, which those that are cleared in place keep."""
+    declares = {"init": "seed", "gradients": "hidden", "zero": 3, "partition": "rows"}
+    sharded, held = Ddp("torch.distributed.fsdp:fully_shard", declares=declares), {}
+    for clearing in ("zero", "mixed"):
+        evidence = pool.train(case(FOUR, init="equal", zero_grad=clearing), sharded)
+        finding = judge(evidence, declare(Declarations, declares))["MEM-1"]
+        assert finding.failure is None
+        assert finding.compared
+        held[clearing] = evidence.ranks[0].held[-1][3]
+    assert held["mixed"] == 2 * held["zero"]
+
+
 def test_a_refusal_of_a_short_batch_is_a_refusal(pool: Pool, discovered: Discover) -> None:
     """No case with a last batch of another size is drawn then."""
     discovery = discovered(pool, Ddp(f"{FILE}:KeepsTheShape"), Sampler(), 2)

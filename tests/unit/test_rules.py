@@ -528,6 +528,16 @@ def test_grad9_fires_on_unused_parameters(alter: Alteration, rule: str, words: s
     assert words in failure.perhaps
 
 
+def test_a_gradient_of_the_step_before_that_no_rank_uses_is_told_as_such() -> None:
+    """A stale result and a buffer that is not cleared look alike; both are named."""
+    evidence = right(UNUSED_AT, none=False)
+    before = evidence.ranks[0].tensors["reduced", 0].by_name[SCALE]
+    assert before.any()
+    failure = judge(everywhere(evidence, "reduced", 1, SCALE, lambda _: before))["GRAD-9"].failure
+    assert failure is not None
+    assert failure.perhaps.startswith("no rank uses it, and it equals step 0's gradient: stale, or")
+
+
 @pytest.mark.parametrize(
     ("declared", "factor", "fires"),
     [
