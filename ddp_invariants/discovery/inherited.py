@@ -71,9 +71,15 @@ def inherited(
 
 
 def _shown(pool: Pool, ddp: Ddp, scope: Scope, probed: Probed) -> tuple[str, str, str, str] | None:
-    """Return the rule, fact, place and numbers of the failure that a capability's probe shows."""
+    """Return the rule, fact, place and numbers of the failure that a capability's probe shows.
+
+    An update of its own gives other numbers than the relative's SGD, so that they are left out.
+    """
     case = case_of(probed, scope)
     assert isinstance(case, TrainingCase)
     within = replace(scope, without=scope.without - {probed.capability})
     failure = first_failure(pool.train(case, ddp), within)
-    return None if failure is None else (failure.rule, failure.fact, failure.where, failure.got)
+    if failure is None:
+        return None
+    numbers = "" if scope.declared.update == "own" else failure.got
+    return failure.rule, failure.fact, failure.where, numbers

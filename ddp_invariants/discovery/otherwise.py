@@ -129,8 +129,8 @@ def declarable(
     known = scope.declared.update not in ("", "own") and rule == "PARAM-3"
     if known and not failure.perhaps and _holds(evidence, own, "PARAM-1"):
         lines.append(
-            'update = "own" in a [ddp] table (docs/adapter.md): parameters are then compared between '
-            "ranks, not with the update of torch's optimizer"
+            'update = "own" in a [ddp] table (docs/adapter.md): only if it is meant to make another '
+            "update than torch's; parameters are then compared between ranks alone"
         )
     return lines
 

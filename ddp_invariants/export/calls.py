@@ -217,6 +217,7 @@ class Calls:
                 "                                optimizer_class=OPTIMIZER, "
                 "optimizer_arguments=OPTIMIZER_ARGUMENTS,"
             ),
+            "                                groups=None, grouped=lambda parameters: parameters,",
             (
                 "                                optimizer=lambda trained: "
                 "OPTIMIZER(trained, **OPTIMIZER_ARGUMENTS))"

@@ -154,3 +154,22 @@ class KeepsTheLastOwnersValues(Orthogonal):
     """
 
     optimizer = _KeepsTheOwners
+
+
+class RestoresItsStart(Orthogonal):
+    """Before each batch the parameters become what they were when the module was wrapped, which
+    undoes every update on all ranks (no public incident found).
+
+    PARAM-7: every update is undone.
+    """
+
+    def wrap(self, module: nn.Module, context: Any) -> nn.Module:
+        super().wrap(module, context)
+        self.first = [(p, p.detach().clone()) for p in module.parameters() if p.requires_grad]
+        return module
+
+    @torch.no_grad()
+    def before_batch(self, wrapped: nn.Module, optimizer: Any) -> None:
+        del wrapped, optimizer
+        for parameter, value in self.first:
+            parameter.copy_(value)

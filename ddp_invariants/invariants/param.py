@@ -114,7 +114,7 @@ def _is_dealt(view: EvidenceView) -> bool:
     )
 
 
-def _moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
+def moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Return a failure if a step's forward does not start from the values that the last step left.
 
     The rules judge each step from its own start, so this check covers the time between steps. A
@@ -224,7 +224,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
     }
     require_own_gradients(view)
     for step in view.steps("updated"):
-        if step and (failure := _moved_between(view, tally, step)) is not None:
+        if step and (failure := moved_between(view, tally, step)) is not None:
             return failure
         truth = view.expected.truth(step).updated
         local = view.every_rank("local", view.micro_steps(step)[0])[0]

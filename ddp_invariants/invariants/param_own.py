@@ -1,9 +1,12 @@
 """PARAM, continued: an update that the suite does not know still follows from the mean gradient."""
 
+from dataclasses import replace
+
+from ddp_invariants.invariants import param
 from ddp_invariants.invariants.compare import apart
 from ddp_invariants.invariants.draws import Draws
 from ddp_invariants.invariants.exclusions import Exclusion
-from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
+from ddp_invariants.invariants.rule import SEVERAL_RUNS, NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.exchanged import EXCHANGED, Exchanged
@@ -16,12 +19,12 @@ _UNEQUAL = (
 
 @training.rule(
     "PARAM-7",
-    "If ranks exchange their batches, an update of the implementation's own moves the parameters to "
-    "the same bits.",
+    "An update of the implementation's own lasts until the next step's forward. If ranks exchange "
+    "their batches, it moves the parameters to the same bits.",
     needs=(EXCHANGED,),
     source="it follows from the mean over the ranks, which does not depend on their order",
     applies="declared",
-    draws=Draws(world_sizes=(2, 4), exchanged=True),
+    draws=Draws(world_sizes=(2, 4), least_steps=2, exchanged=True),
     of_reduced=("values",),
     excluded=(
         Exclusion(
@@ -33,13 +36,16 @@ _UNEQUAL = (
     costs=2,
     repeats_undisturbed=lambda case: case.get(Exchanged) is not None,
     without=(Exchanged,),
+    script=SEVERAL_RUNS,
     level="core",
 )
 def exchanged_batches_change_no_update(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with a run in which every rank computes its own batches, bitwise.
 
-    Steps are compared as long as the mean gradient is exact, and thus the same number in both runs.
-    A rounded mean depends on the order of summation, and an unknown update may enlarge that.
+    Then compare what each step left with what the next one starts from. Steps of the two runs are
+    compared as long as the mean gradient is exact, and thus the same number in both. A
+    rounded mean depends on the order of summation, and an unknown update may enlarge that. So no
+    step is compared after one whose result is not exact, such as Muon's.
     """
     if view.case.get(Exchanged) is None:
         raise NotAbout("every rank computes its own batches")
@@ -64,6 +70,11 @@ def exchanged_batches_change_no_update(view: EvidenceView, tally: Tally) -> Fail
                     difference.words,
                     _UNEQUAL,
                 )
+    for step in view.steps("updated")[1:]:
+        # Only comparisons of the two runs prove the rule.
+        moved = param.moved_between(view, Tally(), step)
+        if moved is not None:
+            return replace(moved, rule="PARAM-7")
     if not tally.compared:
         raise NotAbout("the mean gradient is not exact")
     return None

@@ -16,8 +16,8 @@ from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.capability import GENTLE
 from ddp_invariants.upgrades.question import answering
 
-_RULE = "PARAM-3"
-"""The rule that a difference leaves open: parameters follow single-process training."""
+_RULES = ("PARAM-3", "PARAM-1")
+"""The rules that a difference may leave open, of which it leaves the first that is claimed."""
 _SHOWN = 120
 """The characters of a line that are shown."""
 
@@ -50,10 +50,10 @@ def spot_check(pool: Pool, ddp: Ddp, scope: Scope) -> tuple[Unsettled, ...]:
         return ()
     wanted, got = difference
     failure = Failure(
-        _RULE,
+        next(rule for rule in _RULES if not scope.excluded(rule)),
         "the same case gives other parameters in plain torch, without the suite",
         "a script that does not import the suite",
-        f"{got[:_SHOWN] or 'nothing'} …; under the suite {wanted[:_SHOWN]} …",
+        f"{got[:_SHOWN]} …; under the suite {wanted[:_SHOWN]} …",
         "the implementation recognises the suite, or depends on something that the suite sets",
     )
     return (Unsettled("plain torch", failure, case),)
@@ -72,7 +72,10 @@ def _lines(evidence: TrainingEvidence) -> list[str]:
 
 
 def _differing(expected: list[str], text: str) -> tuple[str, str] | None:
-    """Run a script; return the first line that it should print, and the line that it prints."""
+    """Run a script; return the first line that it should print, and the line that it prints.
+
+    A line that is missing, as after an exception, is no difference.
+    """
     status, output = ran(text)
     if status != 0:
         return None
@@ -80,5 +83,6 @@ def _differing(expected: list[str], text: str) -> tuple[str, str] | None:
     for line in expected:
         if line not in printed:
             head = line.partition("[")[0]
-            return line, next((other for other in printed if other.startswith(head)), "")
+            instead = next((each for each in printed if each.startswith(head)), "")
+            return (line, instead) if instead else None
     return None

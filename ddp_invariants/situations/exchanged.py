@@ -30,6 +30,7 @@ class Exchanged(Situation):
     level: ClassVar[Level] = "core"
     options: ClassVar[dict[str, Any]] = {"exchanged": False}
     moment: ClassVar[str] = "program"
+    in_whole_steps: ClassVar[bool] = True
     hides_nothing: ClassVar[bool] = True
     in_earlier_run: ClassVar[bool] = False
 

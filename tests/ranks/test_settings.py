@@ -122,6 +122,14 @@ class AnyRate(Signed):
         assert {*settings} == {"lr"}
         super().__init__(params, **settings)
 
+class InOneOfItsOwn(Signed):
+    def __init__(self, params, optimizer_kwargs):
+        super().__init__(params, **optimizer_kwargs)
+
+class Requiring(Signed):
+    def __init__(self, params, lr, betas):
+        super().__init__(params, lr)
+
 class NoRate(Signed):
     def __init__(self, params):
         super().__init__(params, 2.0**-6)
@@ -363,7 +371,7 @@ def test_an_update_that_is_not_known_is_asked_for(pool: Pool, tmp_path: Path) ->
         pool.describe(Ddp(optimizer=f"{path}:Rateless"))
 
 
-@pytest.mark.parametrize("name", ["Signed", "AnyRate", "NoRate"])
+@pytest.mark.parametrize("name", ["Signed", "AnyRate", "NoRate", "InOneOfItsOwn"])
 def test_an_update_of_its_own_gets_the_learning_rate_alone(
     name: str, pool: Pool, make_trial: TrialMaker, tmp_path: Path
 ) -> None:
@@ -372,9 +380,8 @@ def test_an_update_of_its_own_gets_the_learning_rate_alone(
     path.write_text(OWN, encoding="utf-8")
     made = Ddp(optimizer=f"{path}:{name}", declares={"update": "own"})
     described = pool.describe(made)
-    rate = [] if name == "NoRate" else ["lr"]
-    line = f"--opt settings of the case's optimizer: {', '.join(rate) or 'none'}"
-    assert line in described["driven"]
+    rate = {"NoRate": "none", "InOneOfItsOwn": "any other in optimizer_kwargs"}.get(name, "lr")
+    assert f"--opt settings of the case's optimizer: {rate}" in described["driven"]
     assert {"momentum", "adamw", "weight_decay", "decay", "foreach"} <= {*described["lacks"]}
     declared = declare(Declarations, described["declares"])
     assert (declared.update, declared.optimizer, declared.gradients) == ("own", "own", "all")
@@ -382,6 +389,17 @@ def test_an_update_of_its_own_gets_the_learning_rate_alone(
     assert {rule for rule, each in findings.items() if each.failure} <= {"PARAM-3"}
     assert findings["PARAM-1"].compared
     assert findings["GRAD-2"].compared
+
+
+def test_an_update_of_its_own_asks_for_required_settings(pool: Pool, tmp_path: Path) -> None:
+    """No case has betas for it; the user gives them."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    made = Ddp(optimizer=f"{path}:Requiring", declares={"update": "own"})
+    with pytest.raises(LoadFailure, match="give it with --opt-arg betas=VALUE"):
+        pool.describe(made)
+    given = replace(made, optimizer_arguments=(("betas", "(0.5, 0.5)"),))
+    assert "--opt settings of the case's optimizer: lr" in pool.describe(given)["driven"]
 
 
 def test_another_update_is_refused_whatever_the_case(make_trial: TrialMaker) -> None:

@@ -51,10 +51,22 @@ def test_an_update_that_depends_on_who_computes_a_batch_is_a_violation() -> None
     assert "count unequally" in failure.perhaps
 
 
+def test_parameters_that_move_after_an_update_are_a_violation() -> None:
+    """Each step must start from what the step before left."""
+    case = EXACT.with_situation(Exchanged(1))
+    undone = right(case)
+    for rank in (0, 1):
+        undone = altered(undone, rank, "forward", 1, WEIGHT, lambda value: value + 1)
+    failure = exchanged(undone, right(EXACT)).failure
+    assert failure is not None
+    assert (failure.rule, failure.where[:26]) == ("PARAM-7", "rank 0 of 2, step 1, param")
+    assert failure.fact.startswith("parameters change between one step's update and the next")
+
+
 def test_nothing_is_compared_once_the_mean_is_rounded() -> None:
     """A third of a sum depends on the order of its terms, and an unknown update may enlarge that."""
     rounded = replace(EXACT, values="real", optimizer=Optimizer(log2_lr=-20))
-    finding = exchanged(raised(rounded.with_situation(Exchanged(1)), 1, 0), right(rounded))
+    finding = exchanged(raised(rounded.with_situation(Exchanged(1)), 1, 1), right(rounded))
     assert finding.failure is None
     assert not finding.compared
     assert finding.unjudged == "the mean gradient is not exact"

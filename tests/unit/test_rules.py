@@ -398,7 +398,7 @@ def test_param3_what_moves_between_steps_is_a_value(
         evidence = everywhere(
             evidence, moment, step, WEIGHT, partial(np.full_like, fill_value=value)
         )
-    assert (param._moved_between(EvidenceView(evidence), Tally(), 2) is None) is holds
+    assert (param.moved_between(EvidenceView(evidence), Tally(), 2) is None) is holds
 
 
 @pytest.mark.parametrize(("moment", "rule"), [("reduced", "GRAD-1"), ("updated", "PARAM-1")])

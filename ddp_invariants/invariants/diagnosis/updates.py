@@ -45,7 +45,8 @@ def of_difference(view: EvidenceView, failure: Failure, step: int, rank: int, na
         wrong = next((tensor for tensor in held if _differs(reduced, tensor)), None)
         if wrong is not None:
             return caused(failure, [_of_its_gradient(view, step, rank, wrong, "GRAD-1")])
-    return of_update(view, failure, step, rank, name) if names else failure
+    known = names and view.declared.update != "own"
+    return of_update(view, failure, step, rank, name) if known else failure
 
 
 def _differs(records: tuple[Tensors, ...], name: str) -> bool:

@@ -227,7 +227,7 @@ class Driver:
             if call is None or not call.fixes_update:
                 continue
             if update == "own":
-                call.settings = call.settings and call.settings.rate_alone()
+                self._leave_to(call)
                 continue
             if not update:
                 raise LoadError(
@@ -243,6 +243,28 @@ class Driver:
                     f"{call.option}: it takes no lr by a usual name ({', '.join(LEARNING_RATES)}), "
                     "which differs from case to case; add such an argument, or write an adapter"
                 )
+
+    @staticmethod
+    def _leave_to(call: ForeignCall) -> None:
+        """Let a call that makes an optimizer with an update of its own choose all settings but the rate.
+
+        Raises:
+            LoadError: It requires another one.
+        """
+        if call.settings is None:
+            return
+        missing = [
+            name
+            for name in required(signature(call.thing, call.option).values())
+            if call.settings.names.get(name, "lr") != "lr"
+        ]
+        if missing:
+            raise LoadError(
+                f"{call.option}: it requires {', '.join(missing)}, and the cases of an update of its "
+                "own have a learning rate alone; give it with "
+                f"{call.option.split(maxsplit=1)[0]}-arg {missing[0]}=VALUE"
+            )
+        call.settings = call.settings.rate_alone()
 
     @staticmethod
     def _declares(thing: Any) -> Mapping[str, Any]:

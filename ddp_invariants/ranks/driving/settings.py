@@ -45,8 +45,8 @@ class Settings:
     def rate_alone(self) -> "RateAlone":
         """Return the same with the learning rate as the only setting."""
         named = [name for name, setting in self.names.items() if setting == "lr"]
-        spare = not named and self.remainder == "**" and "lr" not in self._given
-        return RateAlone(["lr"] if spare else named, {})
+        spare = "" if named or "lr" in self._given else self.remainder
+        return RateAlone(["lr"] if spare == "**" else named, {}, spare.strip("*"))
 
     def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call.
@@ -126,7 +126,8 @@ class RateAlone(Settings):
     def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call: none if no argument takes the rate."""
         del kind
-        return dict.fromkeys(self.names, wanted["lr"])
+        named = dict.fromkeys(self.names, wanted["lr"])
+        return {self.remainder: {"lr": wanted["lr"]}} if self.remainder else named
 
     def require(self, optimizer: object, kind: type, wanted: Mapping[str, Any]) -> None:
         """Check nothing: it may fix any setting."""
