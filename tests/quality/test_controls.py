@@ -12,12 +12,14 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.crossing import CROSSED, crossed
 from ddp_invariants.search.strategies import cases_for
 from ddp_invariants.situations.capability import GENTLE
+from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.other_method import OtherMethod
 from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.resized import Resized
@@ -83,6 +85,35 @@ def test_a_mean_for_each_forward_of_one_backward_is_not_accused(make_trial: Tria
     findings = trial.findings(case)
     assert {name: each.failure for name, each in findings.items() if each.failure} == {}
     assert not findings["GRAD-13"].unjudged
+
+
+def test_copies_whose_gradients_are_nan_are_not_accused(make_trial: TrialMaker) -> None:
+    """Ranks that add two NaNs in another order get another one's bits; the float16 layer overflows."""
+    layers = [Layer("linear", 4) for _ in range(6)]
+    layers[0], layers[4] = Layer("linear", 8, bias=True), Layer("linear", 2, dtype="float16")
+    case = TrainingCase(
+        Model(8, (*layers, Layer("scale"))),
+        world_size=3,
+        data=Data(samples=4),
+        steps=2,
+        seed=3217896,
+        situations=(ModuleUse(("wrapper copies",)),),
+    )
+    choices = {
+        "layout": "each",
+        "moment": "ready",
+        "collective": "doubled",
+        "division": "before",
+        "packing": "registered",
+        "waits": "forwards",
+        "start": "together",
+        "memory": "kept",
+        "gradients": "copied",
+    }
+    composed = Ddp("ddp_invariants.faults.generated.wrapper:Composed", (*choices.items(),))
+    findings = make_trial(ddp=composed, scope=Scope()).findings(case)
+    assert findings["MOD-3"].failure is None
+    assert findings["MOD-3"].compared
 
 
 def test_a_module_with_hooks_in_place_offers_no_method_of_a_wrapper(

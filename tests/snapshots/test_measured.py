@@ -177,3 +177,10 @@ def test_cases_of_right_implementations_are_gathered_over_runs(
         f"`ddp-invariants faults --right 1 --control-cases 50 --shard 2/2` | 1 | 50 | 40 | {control.name}: GRAD-2 |"
         in page
     )
+    mended = replace(second, searches=(judged,))
+    assert add(mended, "--commit", "123") == ""
+    page = (docs / "right.md").read_text()
+    assert "| runs in the simulation | 80 |" in page
+    assert "| accused | 0 |" in page
+    assert "| accused before the suite was mended | 1 |" in page
+    assert "gathered already by" in add(mended, "--commit", "456")

@@ -108,4 +108,7 @@ def _gradients(module: nn.Module) -> Iterator[str]:
         gradient = parameter.grad
         if gradient is not None and gradient.layout != torch.strided:
             gradient = gradient.to_dense()
+        if gradient is not None:
+            # A sum of two NaNs has the bits of the first one, which may differ between ranks.
+            gradient = torch.where(gradient.isnan(), torch.nan, gradient)
         yield f"gradient of {name}: {'none' if gradient is None else described(gradient)}"
