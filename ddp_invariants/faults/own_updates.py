@@ -148,7 +148,8 @@ class _KeepsTheOwners(_Muon):
 
 
 class KeepsTheLastOwnersValues(Orthogonal):
-    """From three ranks on, the last owner's parameters are not broadcast (no public incident found).
+    """From three ranks on, the last owner's parameters are not broadcast (no public incident
+    found).
 
     PARAM-1: parameters differ between ranks.
     """

@@ -88,7 +88,8 @@ class Declarations:
             implementation manages it, as with `--opt`.
         update: The only update that the optimizer makes, as torch's SGD, Adam or AdamW. `own`:
             another one, which follows from the mean gradients alone. Parameters after a step are
-            then compared between ranks, and between runs whose ranks exchange batches. Empty: it makes that of the case.
+            then compared between ranks, and between runs whose ranks exchange batches. Empty: it
+            makes that of the case.
         main: Dtype of the copy that an optimizer updates if parameters have a lower one. The copy
             lasts from step to step, and is saved. Empty: it updates the parameters themselves.
         buckets: How buckets are filled: closed before they would exceed their capacity (`within`),

@@ -19,7 +19,7 @@ EXCHANGED = "batches exchanged between ranks"
 
 @dataclass(frozen=True)
 class Exchanged(Situation):
-    """A run in which rank r computes the batches of rank r + by, and the last ranks those of the first.
+    """A run in which rank r computes the batches of rank r + by, counted modulo the world size.
 
     The global batch is the same.
 

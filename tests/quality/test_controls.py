@@ -88,7 +88,7 @@ def test_a_mean_for_each_forward_of_one_backward_is_not_accused(make_trial: Tria
 
 
 def test_copies_whose_gradients_are_nan_are_not_accused(make_trial: TrialMaker) -> None:
-    """Ranks that add two NaNs in another order get another one's bits; the float16 layer overflows."""
+    """A sum of two NaNs has the bits of the first one; the float16 layer overflows."""
     layers = [Layer("linear", 4) for _ in range(6)]
     layers[0], layers[4] = Layer("linear", 8, bias=True), Layer("linear", 2, dtype="float16")
     case = TrainingCase(

@@ -246,7 +246,7 @@ class Driver:
 
     @staticmethod
     def _leave_to(call: ForeignCall) -> None:
-        """Let a call that makes an optimizer with an update of its own choose all settings but the rate.
+        """Leave all settings but the rate to a call whose optimizer makes an update of its own.
 
         Raises:
             LoadError: It requires another one.
