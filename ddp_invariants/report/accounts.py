@@ -110,7 +110,7 @@ def account(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount
     """
     entry, known = ledger.entries.get(rule, Entry()), ALL_RULES.get(rule, Row(rule, ""))
     verdict: Any = ledger.verdict_of(rule)
-    without = sorted(unclaimed.intersection(known.needs))
+    without = sorted(need for need in unclaimed.intersection(known.needs) if not entry.met[need])
     ordinary = needed_of_ordinary(known)
     return RuleAccount(
         rule,
@@ -130,7 +130,7 @@ def account(rule: str, ledger: Ledger, unclaimed: frozenset[str]) -> RuleAccount
         entry.failures,
         known.level,
         entry.ordinary,
-        {need: entry.ordinary_met[need] for need in ordinary if need not in without},
+        {need: entry.ordinary_met[need] for need in ordinary if need not in unclaimed},
         dict(entry.seen_at),
         tuple(Blame(*blame) for blame in entry.blamed),
         tuple(entry.lacking),

@@ -459,7 +459,10 @@ class Search:
         """
         rule, scope, entry = ALL_RULES[self.rule], self.runner.scope, self.runner.ledger[self.rule]
         missing = self.missing()
-        unclaimed = sorted(scope.unclaimed.intersection(rule.needs))
+        # A condition that a case met is offered after all, such as a state of an unknown update.
+        unclaimed = sorted(
+            need for need in scope.unclaimed.intersection(rule.needs) if not entry.met[need]
+        )
         if unclaimed:
             entry.not_claimed = f"not judged with {' and '.join(unclaimed)}: not offered"
         # A probe saw which situations are refused, and these are not drawn. Another refusal hides

@@ -16,6 +16,8 @@ from ddp_invariants.invariants.rule import Tally
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.records.evidence import Incident, TrainingEvidence
 from ddp_invariants.records.verdict import Finding
+from ddp_invariants.report.accounts import account
+from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.situations.exchanged import EXCHANGED, Exchanged
 
 OWN = Declarations(gradients="hidden", optimizer="own", update="own")
@@ -106,3 +108,14 @@ def test_steps_of_an_unknown_update_are_judged_by_agreement() -> None:
     assert failure is not None
     assert failure.rule == "PARAM-1"
     assert ALL_RULES["PARAM-7"].level == "core"
+
+
+def test_a_state_that_a_case_had_is_offered() -> None:
+    """No capability says whether an unknown update keeps a state."""
+    unclaimed = Scope(without=frozenset({"adam", "adamw", "momentum"}), declared=OWN).unclaimed
+    ledger, condition = Ledger(), "optimizer with state"
+    assert condition in account("PARAM-2", ledger, unclaimed).without
+    ledger["PARAM-2"].met[condition] = 2
+    seen = account("PARAM-2", ledger, unclaimed)
+    assert condition not in seen.without
+    assert seen.needs[condition] == 2
