@@ -19,6 +19,7 @@ from ddp_invariants.records.verdict import Finding
 from ddp_invariants.report.accounts import account
 from ddp_invariants.search.ledger import Ledger
 from ddp_invariants.situations.exchanged import EXCHANGED, Exchanged
+from ddp_invariants.upgrades.numbers import differing_numbers
 
 OWN = Declarations(gradients="hidden", optimizer="own", update="own")
 EXACT = replace(CASE, steps=2, data=Data(samples=4, batch_size=1), optimizer=Optimizer(log2_lr=-1))
@@ -119,3 +120,14 @@ def test_a_state_that_a_case_had_is_offered() -> None:
     seen = account("PARAM-2", ledger, unclaimed)
     assert condition not in seen.without
     assert seen.needs[condition] == 2
+
+
+def test_other_numbers_after_an_unknown_update_have_no_bound() -> None:
+    """Two versions may compute it in other steps; with torch's SGD such a difference is a change."""
+    old = right(EXACT)
+    new = altered(old, 0, "updated", 0, WEIGHT, lambda value: value * (1 + 2.0**-20))
+    shown = differing_numbers(old, new, OWN, broken=False)
+    assert [each.kind for each in shown] == ["unbounded"]
+    known = replace(OWN, update="sgd")
+    shown = differing_numbers(old, new, known, broken=False)
+    assert [each.kind for each in shown] == ["number"]
