@@ -45,8 +45,11 @@ class Settings:
     def rate_alone(self) -> "RateAlone":
         """Return the same with the learning rate as the only setting."""
         named = [name for name, setting in self.names.items() if setting == "lr"]
-        spare = "" if named or "lr" in self._given else self.remainder
-        return RateAlone(["lr"] if spare == "**" else named, {}, spare.strip("*"))
+        if named or "lr" in self._given:
+            return RateAlone(named, {})
+        return (
+            RateAlone(["lr"], {}) if self.remainder == "**" else RateAlone([], {}, self.remainder)
+        )
 
     def of(self, kind: type, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a call.
