@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -39,9 +40,14 @@ ON_A, ON_B = "10.77.0.1", "10.77.0.2"
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """Return a port on which nobody listens now.
+
+    It lies below those that the system gives to connections, so that none takes it meanwhile.
+    """
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def torchrun(*arguments: str) -> list[str]:
