@@ -18,6 +18,14 @@ _MOMENTS = {"sgd": 1, "adam": 2, "adamw": 2}
 _ALIGNMENT = 16
 """Bytes to which torch's FSDP1 aligns each parameter in a flat tensor (_get_aligned_numel)."""
 
+# Note: whole parameters
+# ~~~~~~~~~~~~~~~~~~~~~~
+# An optimizer that deals whole parameters to ranks may give the next one to the rank that has least
+# so far. A rank then gets at most an even share and one parameter more; bytes may be counted, or
+# elements, as torch's ZeroRedundancyOptimizer does. Or parameter n goes to rank n modulo W. A rank
+# then gets ceil(P / W) of the P parameters, perhaps the largest. All parameters that the program
+# hands over are dealt, those without a gradient as well, although these have no state.
+
 
 @training.rule(
     "MEM-1",
@@ -54,12 +62,12 @@ def at_most_the_claimed_share(view: EvidenceView, tally: Tally) -> Failure | Non
         if case.optimizer.kind == "sgd" and not case.optimizer.momentum
         else _MOMENTS[case.optimizer.kind] + case.optimizer.amsgrad
     )
-    padding = _padding(view)
     # For parameters below float32 the promise counts a float32 copy; state and gradients match it.
     wide = sum(slot.elements * _size(slot) for slot in layout.slots)
     if view.declared.partition == "flat":
-        wide += sum(_frozen(view))
+        wide += sum(size * count for size, count in _frozen(view))
     holders = view.declared.holders(case.world_size)
+    padding = _padding(view, holders)
     share = wide / holders + padding
     _require_all_seen([rank.held[-1] for rank in ranks], stage, trained, moments)
     # An SGD of the implementation's own may keep a momentum of zero too.
@@ -121,12 +129,15 @@ def _require_all_seen(held_W: list[list[int]], stage: int, trained: int, moments
             )
 
 
-def _padding(view: EvidenceView) -> float:
+def _padding(view: EvidenceView, holders: int) -> float:
     """Return the bytes by which a share may exceed an even share.
 
-    These are an element or a row per parameter, or one whole parameter if the implementation
-    assigns whole parameters to ranks, and then one in each group. In a flat tensor each parameter
-    may be aligned.
+    These are an element or a row per parameter. In a flat tensor each parameter may be aligned. Whole
+    parameters may be dealt in any usual way ([Note: whole parameters]).
+
+    Args:
+        view: The evidence.
+        holders: The number of shards.
     """
     slots = [(slot, _size(slot)) for slot in view.layout(0).slots if slot.elements]
     if view.declared.partition == "flat":
@@ -137,8 +148,36 @@ def _padding(view: EvidenceView) -> float:
         return sum(
             size * slot.elements // (slot.shape[0] if slot.shape else 1) for slot, size in slots
         )
-    # An optimizer may divide each of its groups by itself, and begin each with the same rank.
-    return _groups(view) * max((size * slot.elements for slot, size in slots), default=0)
+    trained = [(size, slot.elements) for slot, size in slots]
+    if not trained:
+        return 0
+    return _largest_share(trained, _frozen(view), holders, _groups(view)) - (
+        sum(size * count for size, count in trained) / holders
+    )
+
+
+def _largest_share(
+    trained: list[tuple[int, int]], frozen: list[tuple[int, int]], holders: int, groups: int
+) -> float:
+    """Return the most bytes of trained parameters that one rank may get ([Note: whole parameters]).
+
+    Args:
+        trained: The bytes of an element and the number of elements of each trained parameter; at
+            least one.
+        frozen: The same of parameters that require no gradient.
+        holders: The number of ranks to which they are dealt.
+        groups: The number of groups of parameters. Each may be dealt by itself, beginning with the
+            same rank.
+    """
+    every = trained + frozen
+    sizes = [size * count for size, count in every]
+    counts = [count for _, count in every]
+    turns = math.ceil(len(every) / holders) + groups - 1
+    return max(
+        sum(sizes) / holders + groups * max(sizes),
+        (sum(counts) / holders + groups * max(counts)) * max(size for size, _ in trained),
+        sum(sorted(size * count for size, count in trained)[-turns:]),
+    )
 
 
 def _groups(view: EvidenceView) -> int:
@@ -150,10 +189,13 @@ def _groups(view: EvidenceView) -> int:
     return 1 + has_two + sum(action.kind == "unfreeze" for action in added)
 
 
-def _frozen(view: EvidenceView) -> list[int]:
-    """Return the bytes of each frozen parameter; flat tensors may hold them beside trained ones."""
+def _frozen(view: EvidenceView) -> list[tuple[int, int]]:
+    """Return an element's bytes and the number of elements of each frozen parameter.
+
+    Flat tensors may hold them beside trained ones, and an optimizer may deal them to ranks, too.
+    """
     return [
-        max(4, ITEM_SIZE[row.dtype]) * math.prod(row.shape)
+        (max(4, ITEM_SIZE[row.dtype]), math.prod(row.shape))
         for row in view.evidence.ranks[0].structure_before
         if row.kind == "parameter" and not row.requires_grad and row.name == row.first_name
     ]

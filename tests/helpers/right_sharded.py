@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ddp_invariants.faults._start import broadcast
-from ddp_invariants.faults.sharded import Sliced
+from ddp_invariants.faults.sharded import Dealt, Sliced
 from ddp_invariants.implementation.adapter import Context
 from ddp_invariants.implementation.adapters.fsdp1 import FullyShardedDataParallel
 from ddp_invariants.implementation.adapters.fsdp2 import FullyShard
@@ -165,6 +165,19 @@ class Owned:
         optimizer.step()
         for owner, parameter in self._owned():
             dist.broadcast(parameter.detach(), owner)
+
+
+class DealsFrozenToo(Dealt):
+    """All parameters are dealt to the rank that has least, those without a gradient as well."""
+
+    def wrap(self, module: nn.Module, context: Context) -> nn.Module:
+        """Return the module, whose parameters have owners."""
+        super().wrap(module, context)
+        held = [0] * dist.get_world_size()
+        for parameter in module.parameters():
+            self.owners[parameter] = rank = held.index(min(held))
+            held[rank] += parameter.numel()
+        return module
 
 
 class Contiguous(Owned):

@@ -62,6 +62,8 @@ SHARDED = Model(16, (Layer("linear", 32), Layer("linear", 16, frozen=True), Laye
 LOW = Model(16, (Layer("linear", 32, dtype="bfloat16"), Layer("linear", 16, dtype="bfloat16")))
 THREE, FOUR = (Model(4, (Layer("linear", 4),) * count) for count in (3, 4))
 ONE_FROZEN = Model(4, (*FOUR.layers[:2], Layer("linear", 4, frozen=True), Layer("linear", 4)))
+WITH_BIASES = Model(4, (Layer("linear", 4, bias=True),) * 3)
+LARGEST_FROZEN = Model(4, (Layer("linear", 2), Layer("linear", 8, frozen=True), Layer("norm")))
 LATER, ADDING = (
     GroupOptions(log2_later=-2),
     Actions((BetweenSteps("unfreeze", 1, 2),), adds=True),
@@ -199,6 +201,8 @@ def test_it_is_not_accused(pool: Pool, name: str, case: TrainingCase, rule: str)
         ("Sliced32", case(LOW, values="real", optimizer=ADAM), "MEM-1"),
         ("Sliced32", case(LOW, values="real", optimizer=Optimizer(momentum=0.5)), "MEM-1"),
         ("SlicedMomentum", case(TWO), "MEM-1"),
+        ("Owned", case(WITH_BIASES, optimizer=Optimizer(momentum=0.5)), "MEM-1"),
+        ("DealsFrozenToo", case(LARGEST_FROZEN, optimizer=Optimizer(momentum=0.5)), "MEM-1"),
         ("Owned", case(TWO, situations=(UnusedLayers((Unused(1, step=1),)),)), "GRAD-2"),
         ("Owned", case(TWO, situations=(Actions((BetweenSteps("freeze", 1, 1),)),)), "GRAD-2"),
         ("Contiguous", case(THREE, situations=(LATER,)), "PARAM-3"),
