@@ -14,6 +14,8 @@ from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.driving.sampler import SamplerMaker, is_batch, most_items
 from ddp_invariants.ranks.generators import drawn, unchanged
 
+_SEED_STEP = 10_007
+"""Difference between the seeds that two ranks' DataLoaders give to their workers."""
 _ASKED = 4
 """Items of an iteration between which the program calls `len`, or draws random numbers."""
 
@@ -256,7 +258,9 @@ class RankSampler:
         """
         self.stay_in(self.case.epochs[-1])
         workers, copy = self.case.workers, deepcopy(self.sampler)
-        info = WorkerInfo(id=number, num_workers=workers, seed=number, dataset=copy)
+        # A DataLoader draws a seed on each rank, and each worker adds its number.
+        seed = (self.rank + 1) * _SEED_STEP + number
+        info = WorkerInfo(id=number, num_workers=workers, seed=seed, dataset=copy)
         worker._worker_info = info
         try:
             with self._as_rank():

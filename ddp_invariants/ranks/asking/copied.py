@@ -1,6 +1,6 @@
 """A copy of a sampler (`situations.asking.copied`)."""
 
-from copy import deepcopy
+from copy import copy, deepcopy
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.ranks.asking.way import Asked, in_last_epoch, way
@@ -10,10 +10,12 @@ from ddp_invariants.situations.asking.copied import Copied
 
 @way("copied")
 def copied(situation: Copied, case: ShardCase, make: SamplerMaker, rank: int) -> Asked | None:
-    """Copy the sampler once its epoch is set, and iterate the copy."""
+    """Copy the sampler once its epoch is set, and iterate the copy when the original has gone on."""
     del situation
     if make.remade_each_epoch:
         return None
-    sampler = in_last_epoch(case, make, rank)
-    sampler.sampler = deepcopy(sampler.sampler)
+    original = in_last_epoch(case, make, rank)
+    sampler = copy(original)
+    sampler.sampler = deepcopy(original.sampler)
+    original.go_on_to(case.epochs[-1] + 1)
     return Asked([sampler.indices()])

@@ -11,7 +11,10 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 
 @dataclass(frozen=True)
 class Copied(ShardSituation):
-    """A deep copy of a sampler, made after `set_epoch`, as for a process that gets it pickled."""
+    """A deep copy of a sampler, made after `set_epoch`, as for a process that gets it pickled.
+
+    The copy is iterated after the original has gone on to the next epoch.
+    """
 
     fact: ClassVar[str] = "a copy of the sampler yields other indices"
     capability: ClassVar[str] = "copied"
