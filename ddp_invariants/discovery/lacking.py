@@ -21,6 +21,8 @@ NEVER: dict[str, str] = {
     "strided_buffers": "wrap a model with a buffer that is not contiguous",
     "channels_last": "wrap a model in torch.channels_last",
     "one_storage": "wrap a model whose parameters are parts of one tensor",
+    "gradient_hooks": "change gradients by hooks that are registered after wrapping",
+    "direct_forwards": "run the forward of a layer without calling the layer",
     "few": "wrap a model with fewer parameters than ranks",
     "tied": "use one parameter under two names",
     "scalar": "wrap a model with a 0-d parameter",

@@ -1,7 +1,10 @@
 """The bucketed reference: packing, reducing, dividing, writing back."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -151,6 +154,71 @@ class MakesThemAnew(_MakesParametersAnew):
 
     GRAD-5: not cleared; or PARAM-3: no update was made.
     """
+
+
+class SendsWhatItsHookSees(Reference):
+    """A hook from wrapping keeps the gradient to send, and hooks that the program adds later change
+    only the one that the mean replaces (no public incident found).
+
+    GRAD-13.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._seen = dict[int, Tensor]()
+        for number, parameter in enumerate(self._trainable()):
+            keep = partial(_keep, self._seen, number, ref(parameter))
+            self._hooks.append(parameter.register_hook(keep))
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        for number, parameter in enumerate(self._trainable()):
+            if (
+                number in self._seen
+                and parameter.grad is not None
+                and any(parameter is p for p in bucket.parameters)
+            ):
+                parameter.grad.copy_(self._seen.pop(number))
+        return super()._packed(bucket)
+
+
+def _keep(
+    seen: dict[int, Tensor], number: int, of: Callable[[], nn.Parameter | None], gradient: Tensor
+) -> None:
+    """Keep what a parameter's gradient becomes, as the hook sees it."""
+    parameter = of()
+    if parameter is not None and gradient.layout is torch.strided:
+        seen[number] = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+class CountsCalledLayers(Reference):
+    """A gradient counts if the module that holds its parameter was called, as of a layer that a rank
+    may leave out (no public incident found).
+
+    GRAD-13: never reduced.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._called = set[nn.Parameter]()
+        for module in self.module.modules():
+            lists = (each for each in module.children() if isinstance(each, nn.ParameterList))
+            held = [p for each in (module, *lists) for p in each.parameters(recurse=False)]
+            note = partial(_note, self._called, held)
+            self._hooks.append(module.register_forward_pre_hook(note))
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        sent = super()._packed(bucket)
+        for number, parameter in enumerate(bucket.parameters):
+            if parameter not in self._called:
+                sent[number - len(bucket.parameters)] = 0
+        return sent
+
+
+def _note(
+    called: set[nn.Parameter], held: list[nn.Parameter], _module: nn.Module, _given: Any
+) -> None:
+    """Note the parameters of a module that is called."""
+    called.update(held)
 
 
 class SkipsScalars(Reference):

@@ -19,6 +19,8 @@ from ddp_invariants.invariants.rule import (
 )
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.direct_forwards import DIRECT, DirectForwards
+from ddp_invariants.situations.gradient_hooks import HOOKED, GradientHooks
 
 _ONE_BACKWARD = lacks("runs one backward per step", "accumulation")
 
@@ -246,11 +248,11 @@ CHECKPOINTS = {
     "GRAD-13",
     "The gradient is the mean of the ranks' local gradients for every order of a step's forwards "
     "and backwards. It stays so if backward computes layers again, a forward calls a layer twice, "
-    "or gradients are part of the loss.",
-    needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, PENALTY),
+    "or runs it without a call, gradients are part of the loss, or the program's hooks change gradients.",
+    needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, DIRECT, PENALTY, HOOKED),
     source=SOURCE,
     applies="capability",
-    draws=Draws(passes=True),
+    draws=Draws(passes=True, direct_forwards=8, gradient_hooks=6),
     of_reduced=("values",),
     excluded=(
         HIDDEN,
@@ -259,6 +261,8 @@ CHECKPOINTS = {
             "joint",
             "retained",
             "penalty",
+            "direct_forwards",
+            "gradient_hooks",
             "twice",
             "checkpointed",
             "reentrant",
@@ -273,9 +277,10 @@ def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
     met |= {
         CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"
     }
-    met |= {TWICE for layer in case.model.layers if layer.twice} | (
-        {PENALTY} if case.penalty else set()
-    )
+    met |= {TWICE for layer in case.model.layers if layer.twice}
+    met |= {PENALTY} if case.penalty else set()
+    met |= {DIRECT} if case.get(DirectForwards) is not None else set()
+    met |= {HOOKED} if case.get(GradientHooks) is not None else set()
     if not met:
         raise NotAbout("every forward is followed by its backward, and backward recomputes nothing")
     return mean_with(view, tally, "GRAD-13", met)

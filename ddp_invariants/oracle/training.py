@@ -31,6 +31,7 @@ from ddp_invariants.oracle.balls import (
     times,
 )
 from ddp_invariants.oracle.stack import Stack, nothing
+from ddp_invariants.situations.gradient_hooks import GradientHooks
 
 __all__ = [
     "Batch",
@@ -170,7 +171,12 @@ def gradients(
     model.backward(cast(g, "float64", dtype))
     if batch.passed_by:
         model.count_unused_as_zero(len(batch.inputs_WBI))
-    return Gradients(model.gradients, losses_W, model.magnitudes)
+    by_name: Mapping[str, Ball] = model.gradients
+    if case.get(GradientHooks) is not None:
+        by_name = {
+            name: Ball(-each.centre, each.radius, each.quantum) for name, each in by_name.items()
+        }
+    return Gradients(by_name, losses_W, model.magnitudes)
 
 
 def _assembled(parts: list[tuple[list[int], Gradients]]) -> Gradients:

@@ -20,10 +20,12 @@ from ddp_invariants.situations.clearing import ClearedByModule
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.closure import Closure
 from ddp_invariants.situations.crossed import Crossed
+from ddp_invariants.situations.direct_forwards import DirectForwards
 from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.evaluation_mode import EvaluationMode
 from ddp_invariants.situations.exchanged import Exchanged
+from ddp_invariants.situations.gradient_hooks import GradientHooks
 from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.module_use import ModuleUse
@@ -69,6 +71,8 @@ SITUATIONS: tuple[type[Situation], ...] = (
     BetweenPasses,
     ClearedByModule,
     OneStorage,
+    GradientHooks,
+    DirectForwards,
     OptimizerFirst,
     SharedStream,
     CallShape,

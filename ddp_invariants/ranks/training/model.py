@@ -61,6 +61,7 @@ class Replica(nn.Module):
     Attributes:
         at_forward: Called as every forward begins; no wrapper can delay this moment.
         passed_by: Indices of layers that forwards pass by.
+        calls_layers: False if forwards run the `forward` of layers without calling them.
         failing: The pass that raises in its middle, `forward` or `backward`; empty for none.
         raised: The class of the exception that it raises.
     """
@@ -72,6 +73,7 @@ class Replica(nn.Module):
         super().__init__()
         self.at_forward: Callable[[], None] | None = None
         self.passed_by: frozenset[int] = frozenset()
+        self.calls_layers = True
         self.failing = ""
         self.raised: type[BaseException] = UserError
         self._paths = [model.path(index) for index in range(len(model.layers))]
@@ -147,9 +149,10 @@ class Replica(nn.Module):
         layers = self.stack
         for index, (layer, activation) in enumerate(zip(layers, self._activations, strict=True)):
             if index not in self.passed_by:
+                run = layer if self.calls_layers else layer.forward
                 for _ in range(self._calls[index]):
                     x = (
-                        layer(x)
+                        run(x)
                         if self._checkpoints[index] == "none"
                         else self._checkpointed(index, layer, x)
                     )
