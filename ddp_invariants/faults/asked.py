@@ -6,7 +6,7 @@ Words: N dataset length, W world size, L indices per rank.
 import os
 import random
 import time
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import ClassVar, Self
 
 import torch
@@ -322,6 +322,22 @@ class CopiedAnew(DistributedSampler):
         """Return how to make the sampler again."""
         arguments = (self.num_replicas, self.rank, self.shuffle, self.seed, self.drop_last)
         return type(self), (range(self.length), *arguments)
+
+
+class OrderOfItsOriginal(DistributedSampler):
+    """A copy keeps the function that gives its original's order, in the original's epoch
+    (no public incident found).
+
+    SHARD-4: a copy of the sampler.
+    """
+
+    _ordered: Callable[[], list[int]] | None = None
+
+    def order(self) -> list[int]:
+        """Return the order by a function that is made once, and belongs to one sampler."""
+        if self._ordered is None:
+            self._ordered = lambda: DistributedSampler.order(self)
+        return self._ordered()
 
 
 class YieldsUnderItsSeed(DistributedSampler):

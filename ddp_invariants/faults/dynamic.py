@@ -202,6 +202,21 @@ class ZeroOnceUsed(_Reference):
                 parameter.grad = torch.zeros_like(parameter)
 
 
+class CountsTheTrained(_Reference):
+    """Buckets are planned anew if another number of parameters is trained, and not if one is frozen
+    as another one is unfrozen (no public incident found).
+
+    LIVE-5: never reduced.
+    """
+
+    def _trainable(self) -> list[nn.Parameter]:
+        trained = super()._trainable()
+        planned = [p for bucket in getattr(self, "_buckets", []) for p in bucket.parameters]
+        held = {id(parameter) for parameter in self.module.parameters()}
+        is_whole = all(id(parameter) in held for parameter in planned)
+        return planned if is_whole and len(planned) == len(trained) else trained
+
+
 class UsageOfTheFirstStep(_Reference):
     """A parameter that no rank uses in the first step is left out for ever
     (no public incident found).

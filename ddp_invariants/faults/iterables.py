@@ -100,6 +100,23 @@ class WorkersRepeat(PerWorker):
         return 0, 1
 
 
+class ShufflesByTheLoadersSeed(PerWorker):
+    """The workers shuffle by the seed of their rank's DataLoader, which is not that of other ranks
+    (no public incident found).
+
+    SHARD-10.
+    """
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        if info is None:
+            return super().__iter__()
+        items = list(self.iterable)
+        random.Random(info.seed - info.id).shuffle(items)
+        worker, workers = self.place()
+        return islice(items, self.rank + worker * self.world_size, None, self.world_size * workers)
+
+
 class WorkersSplitAlone(PerWorker):
     """The workers split the dataset among themselves, and the rank is ignored
     (huggingface/datasets#7868).

@@ -64,6 +64,21 @@ class HooksOutliveTheWrapper(_PerParameter):
     """
 
 
+class UnhooksAllAtItsEnd(HooksDieWithTheWrapper):
+    """A wrapper that is deleted removes all hooks of its parameters, also those of the wrapper that
+    has taken its name (no public incident found).
+
+    LIVE-6: never reduced.
+    """
+
+    def __del__(self) -> None:
+        """Remove the hooks."""
+        for parameter in self.module.parameters():
+            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
+            if hooks:
+                hooks.clear()
+
+
 class SharesFlatTensors(_Reference):
     """Flat tensors are kept by dtype for the whole process, and two wrappers pack into the same one
     (no public incident found).

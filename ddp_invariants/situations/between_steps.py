@@ -413,7 +413,12 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
         changed = places[layer % len(places)] if kind in ("freeze", "unfreeze") else 0
         first = _first_step(kind)
         keeps = kind == "cast" and draft.zero_grad != "set_to_none" and bool(layer % 2)
-        actions.append(BetweenSteps(kind, first + step % (draft.steps - first), changed, keeps))
+        at = first + step % (draft.steps - first)
+        actions.append(BetweenSteps(kind, at, changed, keeps))
+        # Layers may take turns, and then as many parameters are trained as before.
+        trained = [place for place in alone if not layers[place].frozen]
+        if kind == "unfreeze" and "freeze" in kinds and trained and layer % 2:
+            actions.append(BetweenSteps("freeze", at, trained[0]))
     actions.sort(key=lambda action: action.step)
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
         # Save what the other actions have changed.

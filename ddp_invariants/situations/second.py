@@ -27,11 +27,12 @@ Second = Literal[
     "smaller",
     "again",
     "kept",
+    "dropped",
 ]
 
 BESIDE: tuple[Second, ...] = ("in turn", "inside", "crossed", "joint", "paused")
 """The uses of a second wrapper whose model is trained in the same steps."""
-SAME: tuple[Second, ...] = ("again", "kept")
+SAME: tuple[Second, ...] = ("again", "kept", "dropped")
 """The uses in which both wrappers have the same module, one after the other."""
 
 
@@ -50,6 +51,8 @@ class SecondWrapper(Situation):
             `smaller`: all ranks but the last have wrapped another model over a group of their own
             before. `again`: the same model was wrapped and trained for a step, and has its first
             values again; that wrapper is deleted. `kept`: the same, and that wrapper still exists.
+            `dropped`: the same, and it is deleted only once the model is wrapped again, as if both
+            have one name in the program.
         alike: True if the other model has the same layers as the case's. Then names, shapes and
             sizes do not tell the two models apart.
     """
@@ -175,6 +178,7 @@ _USES: tuple[Second, ...] = (
     "paused",
     "again",
     "kept",
+    "dropped",
     "unused",
     "before",
     "smaller",
@@ -197,6 +201,7 @@ def _is_plain(model: Model) -> bool:
 _WRAPPED_TWICE: dict[Second, str] = {
     "again": "a model wrapped again once its wrapper is deleted",
     "kept": "a model wrapped again beside its first wrapper",
+    "dropped": "a model wrapped again before its first wrapper is deleted",
 }
 
 

@@ -50,7 +50,10 @@ class SecondWrapper(Effect):
             self._train_the_same(stepper)
 
     def begin(self, stepper: "Stepper") -> None:
-        """Wrap the other model."""
+        """Wrap the other model, or delete the first wrapper of the same one."""
+        if self._use == "dropped":
+            self._first = None
+            gc.collect()
         if self._use == "unused" or self._use in second.BESIDE:
             self._other = made = self._made(stepper)
             made.trained.start(made.setup)
@@ -145,7 +148,7 @@ class SecondWrapper(Effect):
         with torch.no_grad():
             for tensor, value in zip(_tensors(replica), values, strict=True):
                 tensor.copy_(value)
-        if self._use == "kept":
+        if self._use in ("kept", "dropped"):
             self._first = first
         del first, share
         gc.collect()
