@@ -247,7 +247,7 @@ CHECKPOINTS = {
 @training.rule(
     "GRAD-13",
     "The gradient is the mean of the ranks' local gradients for every order of a step's forwards "
-    "and backwards. It stays so if backward computes layers again, a forward calls a layer twice, "
+    "and backwards. It stays so if backward computes layers again, a forward calls a layer twice "
     "or runs it without a call, gradients are part of the loss, or the program's hooks change gradients.",
     needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, DIRECT, PENALTY, HOOKED),
     source=SOURCE,
