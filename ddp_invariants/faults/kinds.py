@@ -125,6 +125,17 @@ class LastChoiceCounts(StaysSparse):
         return dense.to_sparse(1)
 
 
+class ClaimsUniqueRows(StaysSparse):
+    """The joined rows of all ranks are said to be coalesced, but a row that two ranks chose comes
+    twice (no public incident found).
+
+    GRAD-2.
+    """
+
+    def _sparse(self, gradient: Tensor) -> Tensor:
+        return super()._sparse(gradient)._coalesced_(True)
+
+
 class SameRowsEverywhere(StaysSparse):
     """Values are averaged by position, as if all ranks had chosen the same rows
     (no public incident found).

@@ -92,13 +92,26 @@ def plain_of(tensor: Tensor) -> Tensor:
 def _bits(tensor: Tensor) -> bytes:
     tensor = plain_of(tensor)
     if tensor.layout != torch.strided:
-        tensor = tensor.detach().to_dense()
+        tensor = _dense(tensor.detach())
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.detach().view(torch.int16)  # numpy has no bfloat16; the bits are noted.
     # `force` detaches, and resolves a tensor that is kept as the conjugate of another. numpy puts
     # the bytes in the order of rows, whatever the strides.
     bits: bytes = tensor.numpy(force=True).tobytes()
     return bits
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Return a sparse tensor as a dense one.
+
+    A tensor that says that it is coalesced has each index once, and is read so: SparseAdam, for one,
+    would not add up the values of an index that comes twice.
+    """
+    if tensor.layout != torch.sparse_coo or not tensor.is_coalesced():
+        return tensor.to_dense()
+    dense = torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    dense.index_put_(tuple(tensor.indices()), tensor.values())
+    return dense.add_(0)  # As `to_dense` does, which turns a negative zero into zero.
 
 
 class Structure:
