@@ -166,28 +166,22 @@ class SendsWhatItsHookSees(Reference):
     def _plan(self) -> None:
         super()._plan()
         self._seen = dict[int, Tensor]()
-        for number, parameter in enumerate(self._trainable()):
-            keep = partial(_keep, self._seen, number, ref(parameter))
+        for parameter in self._trainable():
+            keep = partial(_keep, self._seen, ref(parameter))
             self._hooks.append(parameter.register_hook(keep))
 
     def _packed(self, bucket: Bucket) -> Tensor:
-        for number, parameter in enumerate(self._trainable()):
-            if (
-                number in self._seen
-                and parameter.grad is not None
-                and any(parameter is p for p in bucket.parameters)
-            ):
-                parameter.grad.copy_(self._seen.pop(number))
+        for parameter in bucket.parameters:
+            if id(parameter) in self._seen and parameter.grad is not None:
+                parameter.grad.copy_(self._seen.pop(id(parameter)))
         return super()._packed(bucket)
 
 
-def _keep(
-    seen: dict[int, Tensor], number: int, of: Callable[[], nn.Parameter | None], gradient: Tensor
-) -> None:
+def _keep(seen: dict[int, Tensor], of: Callable[[], nn.Parameter | None], gradient: Tensor) -> None:
     """Keep what a parameter's gradient becomes, as the hook sees it."""
     parameter = of()
     if parameter is not None and gradient.layout is torch.strided:
-        seen[number] = gradient if parameter.grad is None else parameter.grad + gradient
+        seen[id(parameter)] = gradient if parameter.grad is None else parameter.grad + gradient
 
 
 class CountsCalledLayers(Reference):

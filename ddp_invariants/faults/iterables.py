@@ -83,10 +83,14 @@ class PerWorker:
         info = get_worker_info()
         return (0, 1) if info is None else (info.id, info.num_workers)
 
+    def items(self) -> Iterable[int]:
+        """Return the items of all ranks, in order."""
+        return self.iterable
+
     def __iter__(self) -> Iterator[int]:
         worker, workers = self.place()
         return islice(
-            self.iterable, self.rank + worker * self.world_size, None, self.world_size * workers
+            self.items(), self.rank + worker * self.world_size, None, self.world_size * workers
         )
 
 
@@ -107,14 +111,11 @@ class ShufflesByTheLoadersSeed(PerWorker):
     SHARD-10.
     """
 
-    def __iter__(self) -> Iterator[int]:
-        info = get_worker_info()
-        if info is None:
-            return super().__iter__()
-        items = list(self.iterable)
-        random.Random(info.seed - info.id).shuffle(items)
-        worker, workers = self.place()
-        return islice(items, self.rank + worker * self.world_size, None, self.world_size * workers)
+    def items(self) -> Iterable[int]:
+        items, info = list(self.iterable), get_worker_info()
+        if info is not None:
+            random.Random(info.seed - info.id).shuffle(items)
+        return items
 
 
 class WorkersSplitAlone(PerWorker):

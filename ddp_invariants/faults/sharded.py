@@ -248,11 +248,16 @@ class Dealt:
         self.trained = [p for p in module.parameters() if p.requires_grad]
         held = [0] * dist.get_world_size()
         self.owners = {}
-        for parameter in self.trained:
+        for parameter in self._dealt(module):
             self.owners[parameter] = rank = held.index(min(held))
             held[rank] += parameter.numel()
         self._start(module)
         return module
+
+    def _dealt(self, module: nn.Module) -> list[nn.Parameter]:
+        """Return the parameters that get an owner."""
+        del module
+        return self.trained
 
     def _start(self, module: nn.Module) -> None:
         broadcast([*module.parameters(), *module.buffers()])

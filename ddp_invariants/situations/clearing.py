@@ -41,8 +41,7 @@ class ClearedByModule(Situation):
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw it in one of as many cases as the option `cleared_by_module` says, if it is not 0."""
-        cases = draft.wanted["cleared_by_module"]
-        if cases and draft.one_in(cases):
+        if draft.wants_now("cleared_by_module"):
             draft.add(cls())
             draft.clearings = ("set_to_none",) * 4 + ("zero", "mixed")
 

@@ -33,8 +33,7 @@ class DirectForwards(Situation):
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw it in one of as many cases as the option `direct_forwards` says, if it is not 0."""
-        cases = draft.wanted["direct_forwards"]
-        if cases and draft.one_in(cases):
+        if draft.wants_now("direct_forwards"):
             draft.add(cls())
 
     @classmethod

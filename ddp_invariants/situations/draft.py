@@ -110,6 +110,11 @@ class Draft:
         """Draw a truth value that is true in one of `number` cases."""
         return self.choice((False,) * (number - 1) + (True,))
 
+    def wants_now(self, option: str) -> bool:
+        """Draw whether this is one of as many cases as an option says; False if the option is 0."""
+        cases = self.wanted[option]
+        return bool(cases) and self.one_in(cases)
+
     def small(self) -> int:
         """Draw a number from 0 to 7."""
         return int(self.draw(self.st.integers(0, 7)))

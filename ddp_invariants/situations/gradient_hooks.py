@@ -51,8 +51,7 @@ class GradientHooks(Situation):
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw it in one of as many cases as the option `gradient_hooks` says, if it is not 0."""
-        cases = draft.wanted["gradient_hooks"]
-        if cases and draft.one_in(cases):
+        if draft.wants_now("gradient_hooks"):
             draft.add(cls())
 
     @classmethod

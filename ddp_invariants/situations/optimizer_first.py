@@ -41,8 +41,7 @@ class OptimizerFirst(Situation):
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw it in one of as many cases as the option `optimizer_first` says, if it is not 0."""
-        cases = draft.wanted["optimizer_first"]
-        if cases and draft.one_in(cases):
+        if draft.wants_now("optimizer_first"):
             draft.add(cls())
 
     @classmethod

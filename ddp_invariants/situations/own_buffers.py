@@ -41,8 +41,7 @@ class OwnBuffers(Situation):
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw it in one of as many cases as the option `own_buffers` says, if it is not 0."""
-        cases = draft.wanted["own_buffers"]
-        if cases and draft.one_in(cases):
+        if draft.wants_now("own_buffers"):
             draft.add(cls())
 
     @classmethod

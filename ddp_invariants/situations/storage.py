@@ -32,8 +32,7 @@ class OneStorage(Situation):
     @classmethod
     def drawn(cls, draft: Draft) -> None:
         """Draw it in one of as many cases as the option `in_one_storage` says, if it is not 0."""
-        cases = draft.wanted["in_one_storage"]
-        if cases and draft.one_in(cases):
+        if draft.wants_now("in_one_storage"):
             draft.add(cls())
 
     @classmethod

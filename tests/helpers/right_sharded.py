@@ -170,14 +170,9 @@ class Owned:
 class DealsFrozenToo(Dealt):
     """All parameters are dealt to the rank that has least, those without a gradient as well."""
 
-    def wrap(self, module: nn.Module, context: Context) -> nn.Module:
-        """Return the module, whose parameters have owners."""
-        super().wrap(module, context)
-        held = [0] * dist.get_world_size()
-        for parameter in module.parameters():
-            self.owners[parameter] = rank = held.index(min(held))
-            held[rank] += parameter.numel()
-        return module
+    def _dealt(self, module: nn.Module) -> list[nn.Parameter]:
+        """Return all parameters."""
+        return list(module.parameters())
 
 
 class Contiguous(Owned):
