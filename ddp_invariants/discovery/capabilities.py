@@ -433,7 +433,7 @@ _OWN: dict[str, Capability] = {
             BASE,
             accumulation=2,
             situations=(PassOrder("joint"),),
-            bucket_cap=1,
+            # With nothing else to wait for, even a bucket for all parameters is full after one part.
             model=Model(4, (*FOUR, Layer("linear", 4, checkpoint="reentrant"))),
         ),
     ),

@@ -11,6 +11,7 @@ from ddp_invariants.invariants import gradient_checks as checks
 from ddp_invariants.invariants.diagnosis.predictions import LOW
 from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import HIDDEN, OWNED, lacks
+from ddp_invariants.invariants.recorded import flat_by_name
 from ddp_invariants.invariants.reduced import (
     LOCAL_DIFFERED,
     TWO_RANKS,
@@ -242,11 +243,15 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
         raise NotAbout("the case injects no value that is not finite")
     # A poisoned step has one micro-step.
     local_WP = np.stack([tensors.values_P for tensors in view.every_rank("local", poison.step)])
+    left_WP = np.zeros_like(local_WP)
+    if view.case.zero_grad == "never" and poison.step > 0:
+        layout, kept = view.layout(poison.step), view.every_rank("reduced", poison.step - 1)
+        left_WP = np.stack([flat_by_name(tensors, layout) for tensors in kept])
     tally.meet(
         {"a NaN": np.isnan(local_WP.sum(0)).any(), "an infinity": np.isinf(local_WP.sum(0)).any()}
     )
     return first_failure(
-        checks.lost_nonfinite_value(view, tally, rank, poison.step, local_WP)
+        checks.lost_nonfinite_value(view, tally, rank, local_WP, left_WP)
         for rank in range(view.case.world_size)
     )
 

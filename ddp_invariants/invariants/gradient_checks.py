@@ -89,23 +89,25 @@ def lost_nonfinite_value(
     view: EvidenceView,
     tally: Tally,
     rank: int,
-    step: int,
     local_WP: FloatArray,
+    left_WP: FloatArray,
 ) -> Failure | None:
     """Return a failure if a rank's gradient lacks a value that is not finite.
 
     Args:
-        view: The evidence view of the case.
+        view: The evidence view of the case, in which one step is poisoned.
         tally: Counts the comparisons.
         rank: The rank.
-        step: The step in which one rank's gradient is not finite.
-        local_WP: The twins' gradients.
+        local_WP: The twins' gradients of the poisoned step.
+        left_WP: The gradients to which the program lets autograd add them; zero if it clears them.
     """
+    assert view.case.poison is not None
+    step = view.case.poison.step
     layout, tensors = view.layout(step), view.every_rank("reduced", step)[rank]
     summed_P, held_P = local_WP.sum(0), flat_by_name(tensors, layout)
-    finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0)
+    finite_P = np.abs(np.where(np.isfinite(local_WP), local_WP, 0)).sum(0) + np.abs(left_WP).sum(0)
     # If the finite terms might overflow by themselves, the order of summation decides which
-    # infinity comes first.
+    # infinity comes first. So it does if a gradient that is left in place has overflowed before.
     poisoned = ~np.isfinite(summed_P) & (finite_P <= view.form(layout).largest)
     if view.declared.gradients == "owner":
         held_P = np.where(present(tensors, layout), held_P, summed_P)

@@ -421,6 +421,13 @@ class KeepsTheShape(Reference):
         return super().forward(*inputs, **named)
 
 
+class OneBucket(Reference):
+    """Sends all gradients together, whatever the bucket cap."""
+
+    def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        super().__init__(module, process_group, bucket_cap_mb=1024)
+
+
 class OnlyOne(Reference):
     """Refuses to wrap twice in a process."""
 

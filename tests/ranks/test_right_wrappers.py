@@ -247,6 +247,14 @@ def test_a_refusal_of_a_short_batch_is_a_refusal(pool: Pool, discovered: Discove
     assert not discovery.scope(2).has("short_batch")
 
 
+def test_gradients_in_parts_are_refused_with_any_bucket_cap(
+    pool: Pool, discovered: Discover
+) -> None:
+    """A bucket of all gradients waits for other layers, until these are frozen."""
+    probes = discovered(pool, Ddp(f"{FILE}:OneBucket"), Sampler(), 2).ddp_probes
+    assert {p.capability: p.standing for p in probes}["in_parts"] is Standing.REFUSED
+
+
 def test_a_refusal_after_earlier_runs_is_not_judged(make_trial: TrialMaker) -> None:
     """A wrapper that serves one run of a process is neither right nor wrong about LIVE-8."""
     runs = EarlierRuns((replace(GENTLE, seed=5),))

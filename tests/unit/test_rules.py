@@ -1090,6 +1090,19 @@ def test_grad7_wants_the_very_value_that_is_not_finite(
     assert finding.compared > 0
 
 
+@pytest.mark.parametrize("left", [np.inf, np.nan, 3.0e38])
+def test_grad7_leaves_out_elements_that_overflowed_before(left: float) -> None:
+    """An infinity that is added to a gradient left in place may become a NaN, or another infinity."""
+    case = replace(CASE, zero_grad="never").with_situation(Poisoned(Poison(0, 2)))
+    evidence = altered(right(case), 0, "local", 2, SCALE, lambda _: np.float32(-np.inf))
+    evidence = everywhere(evidence, "reduced", 1, SCALE, lambda _: np.float32(left))
+    evidence = everywhere(evidence, "reduced", 2, SCALE, lambda _: np.float32(np.nan))
+    finding = judge(evidence)["GRAD-7"]
+    assert finding.failure is None
+    evidence = everywhere(evidence, "reduced", 1, SCALE, lambda _: np.float32(1))
+    assert judge(evidence)["GRAD-7"].failure is not None
+
+
 def test_poisoned_steps_are_left_to_grad7() -> None:
     """No rule about finite numbers compares at or after a poisoned step."""
     evidence = everywhere(
