@@ -434,7 +434,7 @@ _OWN: dict[str, Capability] = {
             accumulation=2,
             situations=(PassOrder("joint"),),
             # With nothing else to wait for, even a bucket for all parameters is full after one part.
-            model=Model(4, (*FOUR, Layer("linear", 4, checkpoint="reentrant"))),
+            model=Model(4, (Layer("linear", 4, bias=True, checkpoint="reentrant"),)),
         ),
     ),
     # These two come last: an implementation that lacks them often hangs, and a hang takes long.
