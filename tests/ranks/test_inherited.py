@@ -8,7 +8,7 @@ from ddp_invariants.discovery.result import Standing
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import Pool
 
-TORCHS = {"retained", "forward_only_quiet", "unfreeze", "cast", "assign"}
+TORCHS = {"retained", "in_parts", "forward_only_quiet", "unfreeze", "cast", "assign"}
 KIN = "tests/helpers/kin.py"
 
 

@@ -561,7 +561,7 @@ def test_what_is_shipped_is_expected_of_torch_and_shows(pool: Pool) -> None:
     assert not any("no longer deviates" in probe.words for probe in discovery.ddp_probes)
     wrong = {probe.capability for probe in discovery.ddp_probes if probe.standing is Standing.WRONG}
     assert wrong == {probe.capability for probe in discovery.ddp_probes if probe.expected}
-    assert wrong == {"retained", "forward_only_quiet", "unfreeze", "cast", "assign"}
+    assert wrong == {"retained", "in_parts", "forward_only_quiet", "unfreeze", "cast", "assign"}
     assert all(not discovery.scope(4).has(name) for name in wrong)
 
 
