@@ -180,7 +180,8 @@ class Zero1(torch.optim.Optimizer):
     declares: ClassVar[dict[str, Any]] = {
         "gradients": "hidden",
         "zero": 1,
-        "unsupported": ["buffers"],
+        # A rank updates a copy of its slice, and what a program writes to parameters is lost.
+        "unsupported": ["buffers", "weights_written"],
     }
 
     def __init__(
@@ -293,8 +294,8 @@ def zero2(
 zero2.declares = {  # type: ignore[attr-defined]  # a function may have attributes
     "gradients": "hidden",
     "zero": 2,
-    # The collectives begin in a backward that reaches a parameter.
-    "unsupported": ["unreached"],
+    # The collectives begin in a backward that reaches a parameter. A rank updates a copy of its slice.
+    "unsupported": ["unreached", "weights_written"],
 }
 
 

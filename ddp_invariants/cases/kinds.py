@@ -27,6 +27,7 @@ LayerKind = Literal[
     "terms",
     "extremes",
     "mixed",
+    "summed",
     "counter",
     "shared_buffer",
 ]
@@ -184,6 +185,10 @@ KINDS: dict[LayerKind, Kind] = {
     "mixed": Kind(
         parameters=lambda _layer, width: dict.fromkeys(("gain", "shift"), (width,)),
         parameter_dtypes={"shift": "float64"},
+        low=False,
+    ),
+    "summed": Kind(
+        parameters=lambda _layer, width: dict.fromkeys(("base", "delta"), (width,)),
         low=False,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),

@@ -55,7 +55,8 @@ class Layer(Strict):
             products of its input with `outputs` vectors, each with a share of its own (`share`).
             The vectors are named `module.0`, `module.1`, …. `extremes` has buffers of seven dtypes and
             no parameter; `cases.extremes` says which numbers they hold.
-            `mixed` is x * gain + shift, with a shift in float64. `counter` has one buffer, an integer,
+            `mixed` is x * gain + shift, with a shift in float64. `summed` is x * (base + delta), and
+            autograd hands one tensor on as the gradient of both parameters. `counter` has one buffer, an integer,
             and no parameter. `shared_buffer` is the same, and a child module holds the same buffer.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.

@@ -26,6 +26,7 @@ BetweenStepsKind = Literal[
     "reload",
     "save",
     "buffers",
+    "weights",
 ]
 EVALUATIONS: tuple[BetweenStepsKind, ...] = (
     "evaluation",
@@ -368,14 +369,15 @@ class BetweenSteps(Strict):
             gradients` with autograd on, but without a backward; `inference` evaluates it under
             `torch.inference_mode`. `forward only` runs a forward in
             training mode and no backward. `learning rate` divides the learning rate by four from
-            now on; `decay` halves the momentum and the weight decay. `freeze` freezes a layer and
+            now on; `decay` halves the momentum (Adam's `beta_1`) and the weight decay. `freeze` freezes a layer and
             clears its gradients; `unfreeze` trains a layer from now on. `cast` casts the
             parameters to float64 and back, and clears gradients before (see `keeps`). `copy` takes
             a deep copy of the wrapped model and keeps it. `assign` gives the model its own saved
             values as new tensors, and makes a new optimizer. `reload` saves the model and its
             optimizer, and loads both into new ones that start from other values; `save` only saves
             them. `buffers` writes to the buffers in place, the same on every rank, as a program
-            does that resets running statistics.
+            does that resets running statistics. `weights` halves the trained parameters in place, as a
+            program does that clips them.
         step: The step that follows the action, from the second step on. An evaluation may come
             before the first step, too.
         layer: The layer that is frozen or trained from now on.

@@ -18,6 +18,7 @@ from ddp_invariants.cases.situation import Situation
 
 NoSync = Literal["plain", "nested", "error", "interrupt"]
 Passes = Literal["alternate", "joint", "retained"]
+Penalised = Literal["inputs", "weights"]
 Default = TypeVar("Default")
 
 
@@ -102,9 +103,9 @@ class Situated:
         return self._of("earlier runs", "runs", ())
 
     @property
-    def penalty(self) -> bool:
-        """True if every loss has a penalty on the gradient of the outputs by the inputs."""
-        return any(each.kind == "penalty" for each in self.situations)
+    def penalty(self) -> Penalised | None:
+        """What every loss has a penalty on; None for a loss without."""
+        return self._of("penalty", "of", None)
 
     @property
     def clip(self) -> float | None:

@@ -304,6 +304,7 @@ _OWN: dict[str, Capability] = {
         _kind("mixed"),
         probe=replace(BASE, values="real", model=Model(4, (*FOUR, Layer("mixed")))),
     ),
+    "summed": _kind("summed"),
     "sgd": Capability(
         lambda case: case.optimizer.kind == "sgd",
         lambda case: replace(

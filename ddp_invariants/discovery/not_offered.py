@@ -22,7 +22,10 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
         lacking |= {"freeze", "unfreeze", "unfreeze_in_group"}
     if declared.zero == 3:
         # The module's parameters exist within a forward only, which all ranks must run alike.
-        lacking |= {"parameter_outputs", "unused"}
+        lacking |= {"parameter_outputs", "unused", "weight_penalty", "weights_written"}
+    if declared.main:
+        # The optimizer goes on with its own copies.
+        lacking |= {"weights_written"}
     if declared.reduction == "sum":
         # A gradient left from the last sum may be summed again or not, depending on the hooks. No
         # declaration says which is meant.

@@ -120,6 +120,32 @@ class ReducesTheIncomingGradient(PerParameter):
         parameter.register_hook(lambda incoming: incoming if self._quiet else self._mean(incoming))
 
 
+class SumsInPlace(PerParameter):
+    """A tensor hook sums the incoming gradient in place, which autograd also hands to another parameter
+    where both are added, so that this one's gradient is summed twice (no public incident found).
+
+    GRAD-2: summed, never divided.
+    """
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        def add_up(incoming: Tensor) -> Tensor:
+            if self._quiet:
+                return incoming
+            total = incoming if incoming.is_contiguous() else incoming.contiguous()
+            if parameter.grad is not None:
+                total.add_(parameter.grad)
+                parameter.grad = None
+            dist.all_reduce(total, group=self.group)
+            return total
+
+        parameter.register_hook(add_up)
+        super()._hook(parameter)
+
+    def _reduce(self, parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.div_(self.world_size)
+
+
 class StoresAndReturns(PerParameter):
     """A tensor hook adds the mean to .grad and also returns it, so autograd adds it again
     (course solutions).

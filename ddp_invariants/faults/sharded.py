@@ -70,7 +70,7 @@ class Sliced:
     declares: ClassVar[dict[str, Any]] = {
         "zero": 1,
         "gradients": "hidden",
-        "unsupported": ("state", "assign"),
+        "unsupported": ("state", "assign", "weights_written"),
     }
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:

@@ -369,7 +369,9 @@ class _Mean(torch.autograd.Function):
 class InsideTheGraph(nn.Module):
     """Right: parameters pass through a function whose backward averages, once for each forward."""
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "sparse", "reentrant")}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "sparse", "reentrant", "weight_penalty")
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()
@@ -382,3 +384,13 @@ class InsideTheGraph(nn.Module):
         return torch.func.functional_call(
             self.module, dict(zip(named, averaged, strict=True)), inputs
         )
+
+
+class AveragesWhatTheForwardUses(InsideTheGraph):
+    """Only gradients that come through the wrapper's forward are averaged, so a penalty on parameters
+    in the loss stays local (no public incident found).
+
+    GRAD-13.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "sparse", "reentrant")}

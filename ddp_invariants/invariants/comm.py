@@ -53,7 +53,7 @@ def _require_plain_steps(view: EvidenceView) -> None:
     not_about(
         {
             "gradients come in several parts, or are sent several times": case.passes != "alternate"
-            or case.penalty
+            or bool(case.penalty)
             or any(layer.checkpoint == "reentrant" for layer in case.model.layers),
             "some ranks run out of batches": bool(case.exhausted),
             "training continues from a state that another run saved": case.saved_by is not None,

@@ -165,14 +165,18 @@ class ExpectedValues:
         """
         if step not in self._means:
             mean = self._mean(self.local(step), step, self.recorded.layout(step))
-            joint = self.case.passes == "joint"
-            self._means[step] = self._in_parts(mean, step) if joint else mean
+            self._means[step] = self._in_parts(mean, step) if self._has_parts else mean
         return self._means[step]
 
-    def _in_parts(self, mean: Ball, step: int) -> Ball:
-        """Return the mean of one backward through several forwards, whose parts are not recorded.
+    @property
+    def _has_parts(self) -> bool:
+        """True if a gradient has parts, of several forwards or of a penalty, that are not recorded."""
+        return self.case.passes == "joint" or self.case.penalty == "weights"
 
-        An implementation may reduce each forward's part by itself. A part can be much larger than
+    def _in_parts(self, mean: Ball, step: int) -> Ball:
+        """Return the mean of a gradient with parts that are not recorded.
+
+        An implementation may reduce each part by itself. A part can be much larger than
         the sum of all parts, and so can its rounding. Both means are within the oracle's bound.
 
         Raises:
@@ -335,7 +339,7 @@ class ExpectedValues:
             )
         ):
             raise NotAbout(f"the case injects a value that is not finite at step {poison.step}")
-        if self.case.penalty:
+        if self.case.penalty == "inputs":
             raise NotAbout("the loss contains a penalty on gradients")
         held = self.recorded.every_rank("forward", step)
         if any(tensors != held[0] for tensors in held[1:]):

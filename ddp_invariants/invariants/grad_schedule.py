@@ -237,7 +237,10 @@ PASSES = {
     "retained": "several backwards through one forward",
 }
 TWICE = "a layer called twice"
-PENALTY = "a penalty on gradients by the inputs"
+PENALTIES = {
+    "inputs": "a penalty on gradients by the inputs",
+    "weights": "a penalty on parameters",
+}
 CHECKPOINTS = {
     "plain": "a layer computed again in backward",
     "reentrant": "reentrant checkpoints",
@@ -248,8 +251,12 @@ CHECKPOINTS = {
     "GRAD-13",
     "The gradient is the mean of the ranks' local gradients for every order of a step's forwards "
     "and backwards. It stays so if backward computes layers again, a forward calls a layer twice "
-    "or runs it without a call, gradients are part of the loss, or the program's hooks change gradients.",
-    needs=(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values(), TWICE, DIRECT, PENALTY, HOOKED),
+    "or runs it without a call, gradients or parameters are part of the loss, or the program's hooks "
+    "change gradients.",
+    needs=(
+        *(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values()),
+        *(TWICE, DIRECT, *PENALTIES.values(), HOOKED),
+    ),
     source=SOURCE,
     applies="capability",
     draws=Draws(passes=True, direct_forwards=8, gradient_hooks=6),
@@ -261,6 +268,7 @@ CHECKPOINTS = {
             "joint",
             "retained",
             "penalty",
+            "weight_penalty",
             "direct_forwards",
             "gradient_hooks",
             "twice",
@@ -278,7 +286,7 @@ def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
         CHECKPOINTS[layer.checkpoint] for layer in case.model.layers if layer.checkpoint != "none"
     }
     met |= {TWICE for layer in case.model.layers if layer.twice}
-    met |= {PENALTY} if case.penalty else set()
+    met |= {PENALTIES[case.penalty]} if case.penalty else set()
     met |= {DIRECT} if case.get(DirectForwards) is not None else set()
     met |= {HOOKED} if case.get(GradientHooks) is not None else set()
     if not met:

@@ -380,6 +380,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "cast": "parameters cast and cast back",
     "copy": "a deep copy",
     "assign": "parameters assigned",
+    "weights": "parameters halved",
 }
 
 
@@ -387,7 +388,8 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "LIVE-5",
     "Steps stay right after all ranks do one of these between two steps: an evaluation, a "
     "forward without a backward, a lower learning rate, momentum or weight decay, a layer frozen "
-    "or unfrozen, parameters cast and cast back, a deep copy, or a state assigned as new tensors.",
+    "or unfrozen, parameters cast and cast back, a deep copy, a state assigned as new tensors, or "
+    "parameters halved.",
     needs=tuple(INTERLUDES.values()),
     source=_SOURCE,
     applies="capability",
@@ -407,6 +409,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "evaluation with gradients",
             "decay",
             "inference",
+            "weights",
         ),
     ),
     of_reduced=("values",),
@@ -424,6 +427,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "cast",
             "copy",
             "assign",
+            "weights_written",
         ),
     ),
     after="PARAM-5",

@@ -117,19 +117,24 @@ def _is_dealt(view: EvidenceView) -> bool:
 def moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     """Return a failure if a step's forward does not start from the values that the last step left.
 
+    If the program has written to the parameters since then, the forward must start from what it wrote.
     The rules judge each step from its own start, so this check covers the time between steps. A
     broadcast by a sum may change the sign of a zero, and a cast the bits of a NaN: a cast from
     bfloat16 knows only one NaN.
     """
+    by_program = any(
+        (action.kind, action.step) == ("weights", step) for action in view.case.between_steps
+    )
+    before, owner = (
+        (view.every_rank("written", step), "the program wrote")
+        if by_program
+        else (view.every_rank("updated", step - 1), f"step {step - 1} left")
+    )
     for rank, (left, started) in enumerate(
-        zip(
-            view.every_rank("updated", step - 1),
-            view.every_rank("forward", step),
-            strict=True,
-        )
+        zip(before, view.every_rank("forward", step), strict=True)
     ):
         tally.compared += sum(started.layout.sizes)
-        difference = apart(left, started, f"step {step - 1} left")
+        difference = apart(left, started, owner)
         if difference is not None:
             failure = Failure(
                 "PARAM-3",
@@ -317,6 +322,9 @@ def one_rank_is_plain_training(view: EvidenceView, tally: Tally) -> Failure | No
             "more than one rank": case.world_size > 1,
             "forwards and backwards do not alternate, and plain training has no such "
             "order": case.passes != "alternate",
+            "the penalty's part of a gradient may be added in another order": (
+                case.penalty == "weights"
+            ),
             "training starts from a loaded state": case.saved_by is not None,
             "parameters are recreated with another memory layout, so sums are computed in "
             "another order": any(

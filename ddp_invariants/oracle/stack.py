@@ -13,7 +13,7 @@ import numpy as np
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import PASSING
 from ddp_invariants.oracle.activations import gelu, relu
-from ddp_invariants.oracle.balls import Ball, FloatArray, cast, exactly, plus, times
+from ddp_invariants.oracle.balls import Ball, FloatArray, cast, exactly, plus, summed, times
 from ddp_invariants.oracle.layer import Place
 from ddp_invariants.oracle.layers import ORACLES
 
@@ -126,6 +126,34 @@ class Stack:
                     self._add(place, name, gradient, dtype)
             if place.layer.kind not in PASSING:
                 g = cast(g, dtype, entered.source, own=place.layer.dtype)
+
+    def penalise(self, factor_W: Ball) -> Ball:
+        """Add to each trained parameter's gradient the parameter, times a factor of each rank.
+
+        Args:
+            factor_W: The factors, float64. Shape (W,).
+
+        Returns:
+            The sum of the squares of all trained parameters. Shape ().
+        """
+        flat = [np.zeros(0)]
+        for index, layer in enumerate(self.case.model.layers):
+            for own_name in layer.parameters:
+                name, own = self.case.model.full(index, own_name), layer.dtype_of(own_name)
+                if name not in self.gradients:
+                    continue
+                known, values = self.gradients[name], self.parameters[name]
+                flat.append(values.ravel())
+                each = (-1, *(1,) * (known.centre.ndim - 1))
+                factor = Ball(
+                    factor_W.centre.reshape(each), factor_W.radius.reshape(each), factor_W.quantum
+                )
+                part = times(exactly(values.reshape(1, *known.centre.shape[1:])), factor, "float64")
+                self.gradients[name] = plus(
+                    known, cast(part, "float64", own), own, self._parts[name]
+                )
+        all_values = exactly(np.concatenate(flat))
+        return summed(times(all_values, all_values, "float64"), (0,), "float64")
 
     def _add(self, place: Place, own_name: str, gradient: Ball, dtype: str) -> None:
         """Add a parameter's gradient, which has a part for each use of the parameter.

@@ -171,6 +171,11 @@ def gradients(
     model.backward(cast(g, "float64", dtype))
     if batch.passed_by:
         model.count_unused_as_zero(len(batch.inputs_WBI))
+    if case.penalty == "weights":
+        factor_W = exactly(batch.targets_WBO[:, 0, 0])
+        squares = model.penalise(times(_micro_share(case, scale), factor_W, "float64"))
+        halved_W = Ball(factor_W.centre / 2, factor_W.radius, factor_W.quantum / 2)
+        losses_W = plus(losses_W, times(squares, halved_W, "float64"), "float64")
     by_name: Mapping[str, Ball] = model.gradients
     if case.get(GradientHooks) is not None:
         by_name = {
@@ -215,11 +220,19 @@ def _head(
     share = exactly(np.array(1.0 / size))
     share = Ball(share.centre, share.centre * (0.0 if exact_share else OWN_ROUNDOFF), share.quantum)
     doubled = Ball(2 * difference.centre, 2 * difference.radius, 2 * difference.quantum)
-    # A micro-step's backward starts from 1 / K, which a mean divides once more.
-    part = exactly(np.array(scale / (size * case.accumulation)))
-    exact_part = exact_share and is_power_of_two(case.accumulation)
-    part = Ball(part.centre, part.centre * (0.0 if exact_part else 3 * OWN_ROUNDOFF), part.quantum)
-    return times(totals_W, share, "float64"), times(doubled, part, "float64")
+    return times(totals_W, share, "float64"), times(
+        doubled, _micro_share(case, scale, size), "float64"
+    )
+
+
+def _micro_share(case: TrainingCase, scale: float, size: int = 1) -> Ball:
+    """Return the number that backward starts from, divided by the terms of a mean. Shape ().
+
+    A micro-step's backward starts from 1 / K, which a mean divides once more.
+    """
+    share = exactly(np.array(scale / (size * case.accumulation)))
+    exact = is_power_of_two(size) and is_power_of_two(case.accumulation)
+    return Ball(share.centre, share.centre * (0.0 if exact else 3 * OWN_ROUNDOFF), share.quantum)
 
 
 def outputs(case: TrainingCase, parameters: Mapping[str, FloatArray], batch: Batch) -> Ball:

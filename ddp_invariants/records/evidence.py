@@ -56,6 +56,7 @@ Moment = Literal[
     "drawn",
     "evaluated",
     "written buffers",
+    "written",
     "front",
 ]
 """The moments at which tensors are recorded.
@@ -71,8 +72,8 @@ optimizer state after they were loaded into new objects, before the step. joined
 all ranks have run out of batches. saved, saved buffers, saved state: the tensors of ranks that
 trained before and saved the state that is loaded then. drawn: the factor by which each random layer
 multiplied its input in the forward of one micro-step: 0 or 2, or 1 if it drew none. evaluated: the
-same in a forward in evaluation before the step. written buffers: buffers after the program wrote to
-them before the step. front: the gradient of a trained parameter before the wrapper, and that of one
+same in a forward in evaluation before the step. written buffers, written: buffers, or parameters,
+after the program wrote to them before the step. front: the gradient of a trained parameter before the wrapper, and that of one
 before the twin.
 """
 

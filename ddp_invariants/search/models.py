@@ -30,6 +30,7 @@ _BLOCKS = st.sampled_from(
         "batch_norm",
         "extremes",
         "mixed",
+        "summed",
     )
 )
 """Blocks of layers, drawn rarely: they cost more to judge, and little around them stays exact."""
@@ -312,6 +313,7 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
         "dropout": 1,
         "extremes": 1,
         "mixed": 1,
+        "summed": 1,
     }.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
@@ -319,8 +321,10 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
         return [*first, replace(convolution, outputs=width // 4)]
     if name == "dropout":
         return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
-    if name in ("extremes", "mixed"):
-        return [Layer("extremes") if name == "extremes" else Layer("mixed", dtype=dtype)]
+    if name == "extremes":
+        return [Layer("extremes")]
+    if name in ("mixed", "summed"):
+        return [Layer("mixed" if name == "mixed" else "summed", dtype=dtype)]
     if name == "batch_norm":
         return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)

@@ -44,6 +44,7 @@ _NEEDED: dict[BetweenStepsKind, str] = {
     "learning rate": "learning_rate",
     "reload": "state",
     "save": "state",
+    "weights": "weights_written",
 }
 """The capability that a kind of action needs, for kinds whose capability has another name."""
 
@@ -85,6 +86,13 @@ class Actions(Situation):
             "between_steps",
             renewing,
             "none of them if groups are added: a new optimizer would not have the groups",
+        )
+        writing = [action.kind for action in self.actions if action.kind == "weights"]
+        require(
+            not writing or "reload" not in renewing,
+            "between_steps",
+            writing,
+            "none of them if a state is loaded, which is compared with what the step before left",
         )
         require(
             not self.adds or all(each.kind != "group options" for each in case.situations),
@@ -152,6 +160,7 @@ class Actions(Situation):
                 optimizer = replace(
                     optimizer,
                     momentum=optimizer.momentum / 2,
+                    beta_1=optimizer.beta_1 / (1 if optimizer.kind == "sgd" else 2),
                     weight_decay=optimizer.weight_decay / 2,
                 )
         model = replace(case.model, layers=tuple(layers))
@@ -253,6 +262,7 @@ _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
     "assign": ("assign", "parameters assigned"),
     "state": ("reload", "saved and loaded"),
     "buffers_written": ("buffers", "buffers written to between steps"),
+    "weights_written": ("weights", "parameters halved"),
 }
 """The capabilities in the order of probing, with their kinds of action and the rules' conditions."""
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from ddp_invariants.cases.case import Passes, TrainingCase
 from ddp_invariants.cases.fields import one_of, require
 from ddp_invariants.cases.layers import Checkpoint, Model
+from ddp_invariants.cases.situated import Penalised
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability
 from ddp_invariants.situations.draft import Draft
@@ -32,6 +33,9 @@ _NEEDED = {
     "reentrant": "reentrant",
 }
 """The capability that each order and each checkpoint needs."""
+
+_PENALTIES: dict[Penalised, str] = {"inputs": "penalty", "weights": "weight_penalty"}
+"""The capability that each penalty needs."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +86,21 @@ class PassOrder(Situation):
     def drawn(cls, draft: Draft) -> None:
         """Draw passes that do not alternate, or a layer that is computed again.
 
-        The option `passes` asks for this in every case. In one of six cases, a penalty is drawn
+        The option `passes` asks for this in every case. In one of five cases, a penalty is drawn
         instead of both.
         """
         if not draft.wanted["passes"]:
             return
         ways = [way for way in _WAYS if _offered(draft, *way)]
         order, checkpoint = draft.choice(ways) if ways else ("alternate", "none")
-        if draft.offer.has("penalty") and draft.one_in(6):
-            draft.add(Penalty())
+        sparse = any(layer.sparse for layer in draft.model.layers)
+        penalties = [
+            of
+            for of, needed in _PENALTIES.items()
+            if draft.offer.has(needed) and not (of == "weights" and sparse)
+        ]
+        if penalties and draft.one_in(5):
+            draft.add(Penalty(draft.choice(penalties)))
             order, checkpoint, draft.clearings = "alternate", "none", draft.clearings[:2]
         if not ways:
             return
@@ -111,7 +121,8 @@ class PassOrder(Situation):
     @classmethod
     def counted(cls, case: TrainingCase) -> dict[str, str | set[str]]:
         """Return the order, as a coverage table counts it."""
-        return {"passes": f"{case.passes}, with a penalty" if case.penalty else case.passes}
+        penalty = f", with a penalty on {case.penalty}" if case.penalty else ""
+        return {"passes": f"{case.passes}{penalty}"}
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:

@@ -1,4 +1,4 @@
-"""A gradient penalty: a loss that holds a gradient, which the program asks autograd for.
+"""A penalty in the loss, on gradients or on parameters.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -7,33 +7,40 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
-from ddp_invariants.cases.fields import require
+from ddp_invariants.cases.fields import one_of, require
+from ddp_invariants.cases.situated import Penalised
 from ddp_invariants.cases.situation import Situation
-from ddp_invariants.situations.capability import GENTLE, Capability, of_situation
+from ddp_invariants.situations.capability import GENTLE, Capability
 
 
 @dataclass(frozen=True)
 class Penalty(Situation):
-    """The squared gradient of the outputs by the inputs, added to every loss.
+    """A penalty that the program adds to every loss.
 
-    The program asks autograd for the gradient with `create_graph`. Only the unwrapped twin module
-    computes the result: the oracle has no second derivatives.
+    Attributes:
+        of: `inputs`: the penalty is the squared gradient of the outputs by the inputs, which the
+            program asks autograd for with `create_graph`. Only the unwrapped twin module computes
+            the result: the oracle has no second derivatives. `weights`: the penalty is half the
+            sum of all squared trained parameters, times the batch's first target. So the gradient
+            has a part that comes from no forward, and that differs between ranks.
     """
 
-    beyond_scripts: ClassVar[str] = "a penalty on gradients is a part of the loss"
+    beyond_scripts: ClassVar[str] = "a penalty is a part of the loss"
 
+    of: Penalised = "inputs"
     kind: Literal["penalty"] = "penalty"
 
     def check(self, case: TrainingCase) -> None:
         """Require plain passes, and on little else in the case."""
+        one_of("penalty", self.of, Penalised)
         plain = case.passes == "alternate" and all(
             layer.checkpoint == "none" for layer in case.model.layers
         )
         require(
             plain,
             "penalty",
-            True,  # noqa: FBT003 - the value that the message quotes
-            "false if passes do not alternate, or a layer is computed again",
+            self.of,
+            "none if passes do not alternate, or a layer is computed again",
         )
         require(
             case.zero_grad != "never",
@@ -49,15 +56,25 @@ class Penalty(Situation):
             saved_by=None,
             between_steps=(),
         )
+        if self.of == "weights":
+            case.require_plain("if parameters are penalised", sparse=False)
 
     @classmethod
     def capabilities(cls) -> dict[str, Capability]:
-        """Return the capability to train with a penalty."""
+        """Return the capabilities to train with either penalty."""
         return {
-            "penalty": of_situation(
-                cls,
-                GENTLE.with_situation(cls()),
-                "a penalty on gradients by the inputs",
-                after="retained",
-            )
+            "penalty": _capability("inputs", "a penalty on gradients by the inputs", "retained"),
+            "weight_penalty": _capability("weights", "a penalty on parameters", "penalty"),
         }
+
+
+def _capability(of: Penalised, condition: str, after: str) -> Capability:
+    """Return the capability to train with a penalty."""
+    return Capability(
+        lambda case: case.penalty == of,
+        lambda case: case.without(Penalty),
+        GENTLE.with_situation(Penalty(of)),
+        frozenset({condition}),
+        after,
+        level=Penalty.level,
+    )

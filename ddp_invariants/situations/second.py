@@ -85,7 +85,7 @@ class SecondWrapper(Situation):
             exhausted=(),
             saved_by=None,
             scaler=None,
-            penalty=False,
+            penalty=None,
             autocast=False,
         )
         require(

@@ -144,6 +144,12 @@ def right(  # noqa: C901 - it is one training run, from its first step to its la
     dealt = training.batches(case)
     for step in range(case.steps):
         numbers = range(step * case.accumulation, (step + 1) * case.accumulation)
+        writes = any(
+            (action.kind, action.step) == ("weights", step) for action in case.between_steps
+        )
+        if writes:
+            still = case.frozen(step)
+            held = {name: each if name in still else each / 2 for name, each in held.items()}
         now, frozen = case.at(step), case.frozen(step) & case.sometimes_frozen
         results_K = [training.gradients(now, held, dealt[number], scales[-1]) for number in numbers]
         results_K = [
@@ -229,6 +235,8 @@ def right(  # noqa: C901 - it is one training run, from its first step to its la
                 }.items():
                     noted[restored, step] = noted[kept, step - 1]
             noted["forward", step] = maker.tensors({name: held[name] for name in SHAPES})
+            if writes:
+                noted["written", step] = noted["forward", step]
             noted["forward buffers", step] = (
                 notes[0].get(("left buffers", step - 1), buffers[0]) if step else buffers[0]
             )

@@ -497,6 +497,34 @@ def test_what_a_program_wrote_into_buffers_is_what_the_next_forward_starts_from(
         assert bool(words) == bool(failure.perhaps)
 
 
+def test_what_a_program_wrote_into_parameters_is_what_the_next_step_starts_from() -> None:
+    """A step must start from the values that a program wrote into parameters, and update these.
+
+    If they are lost, at once or with the next update, the diagnosis says so.
+    """
+    evidence = right(MOMENTUM.with_situation(Actions((BetweenSteps("weights", 1),))))
+    assert judge(evidence)["PARAM-3"].failure is None
+    rank = evidence.ranks[0].tensors
+    left, moved = (rank["updated", step].by_name[WEIGHT] for step in (0, 1))
+    written = rank["written", 1].by_name[WEIGHT]
+    assert (written == left / 2).all()
+    lost: list[tuple[Moment, Array, str]] = [
+        ("forward", left, "step 0 left, without what the program wrote"),
+        # The decay of a step acts on what the step starts from, with the learning rate.
+        (
+            "updated",
+            (moved + (left - written) * (1 - 0.25 / 16)).astype(np.float32),
+            "from a copy that lacks what",
+        ),
+    ]
+    for moment, value, words in lost:
+        failure = judge(everywhere(evidence, moment, 1, WEIGHT, lambda _, value=value: value))[
+            "PARAM-3"
+        ].failure
+        assert failure is not None
+        assert words in failure.perhaps
+
+
 MOMENTUM = replace(THREE, optimizer=Optimizer(log2_lr=-4, momentum=0.5, weight_decay=0.25))
 
 

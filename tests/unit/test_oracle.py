@@ -24,6 +24,7 @@ from ddp_invariants.ranks.training.model import Replica, loss_of
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.unused import unreached
 
 CASES = (
@@ -34,6 +35,7 @@ CASES = (
     | training_cases(Scope(), autocast=1)
     | training_cases(Scope(), drawing=True)
     | training_cases(Scope(), buffers=True)
+    | training_cases(Scope()).map(Penalty("weights").fitted_or_left_out)
 )
 
 
@@ -60,6 +62,13 @@ def torch_gradients(
         with torch.autocast("cpu", torch.bfloat16, enabled=case.autocast):
             outputs = replica(inputs)
         loss = loss_of(case.loss, outputs, targets, tags)
+        if case.penalty == "weights":
+            squares = [
+                (torch.view_as_real(p) if p.is_complex() else p).double().square().sum()
+                for p in replica.parameters()
+                if p.requires_grad
+            ]
+            loss = loss + sum(squares) * targets[0, 0] / 2
         (loss / case.accumulation).backward()
         losses.append(float(loss.detach()))
         for name, parameter in replica.named_parameters():

@@ -108,13 +108,15 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
     """Return the causes that explain a parameter's values at a step's start.
 
     Returns:
-        None if the values are those that the step before left.
+        None if the values are those that the step before left, or that the program wrote since then.
     """
 
     def held(moment: Moment, number: int) -> FloatArray:
         return np.stack([tensors.by_name[name] for tensors in view.every_rank(moment, number)])
 
-    now_W, left_W = held("forward", step), held("updated", step - 1)
+    by_program = view.noted("written", step) is not None
+    now_W = held("forward", step)
+    left_W = held("written", step) if by_program else held("updated", step - 1)
     then_W, first_W = held("forward", step - 1), held("forward", 0)
     wrong = [
         rank
@@ -126,6 +128,18 @@ def _of_one_move(view: EvidenceView, step: int, name: str) -> list[Cause] | None
     roundoff = coarsest(view.every_rank("forward", 0)[0].layout.dtypes)
     slack, exact = 4 * len(now_W) * roundoff * np.abs(left_W).sum(0), np.zeros_like(now_W[0])
     guesses = [
+        *(
+            (
+                (
+                    "own copies",
+                    f"it is the value that step {step - 1} left, without what the program wrote",
+                    held("updated", step - 1),
+                    exact,
+                ),
+            )
+            if by_program
+            else ()
+        ),
         (
             "update undone",
             f"it is the value at the start of step {step - 1}: a step's update is undone",
@@ -216,6 +230,7 @@ def _of_update(view: EvidenceView, step: int, rank: int, name: str) -> list[Caus
     guesses = [
         *_guesses(past, own_T, rank, view.case.world_size),
         *(_scaled(past, scales_T) if view.case.scaler else ()),
+        *_of_copies(view, past, step, rank, name),
         *(
             (
                 Cause(
@@ -238,6 +253,20 @@ def _part(view: EvidenceView, step: int, name: str, flat_P: FloatArray) -> Float
     return flat_P[layout.starts[number] : layout.starts[number + 1]].reshape(
         layout.slots[number].shape_of_numbers
     )
+
+
+def _of_copies(
+    view: EvidenceView, past: Past, step: int, rank: int, name: str
+) -> Iterator[tuple[Cause, Callable[[], tuple[FloatArray, FloatArray]]]]:
+    if view.noted("written", step) is not None:
+        left = view.every_rank("updated", step - 1)[rank].by_name[name]
+        yield (
+            Cause(
+                "own copies",
+                "it was updated from a copy that lacks what the program wrote before the step",
+            ),
+            replace(past, starts_T=[*past.starts_T[:-1], left]).updated,
+        )
 
 
 def _scaled(
@@ -347,7 +376,7 @@ def _of_settings(
             ).updated,
         )
     first = past.plans_T[0]
-    for name in ("weight_decay", "momentum"):
+    for name in ("weight_decay", "momentum", "beta_1"):
         old, new = getattr(first, name), getattr(plan, name)
         if old != new:
             option = name.replace("_", " ")

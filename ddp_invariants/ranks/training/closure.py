@@ -46,7 +46,7 @@ class StepClosure:
         trained, step = stepper.trained, stepper.position.step
         trained.clear_gradients(stepper.setup.case.zero_grad, step)
         batch = stepper.program.batch(self._dealt[0], step)
-        self._loss, share = stepper.program.losses(trained.forward, batch)
+        self._loss, share = stepper.program.losses(trained.forward, batch, trained.replica)
         trained.backward(share)
         trained.after_backward()
 

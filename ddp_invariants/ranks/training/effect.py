@@ -123,9 +123,9 @@ class Effect:
         del replica, number, inputs
         return True
 
-    def on_loss(self, loss: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
-        """Return a micro-step's loss."""
-        del outputs, inputs
+    def on_loss(self, loss: Tensor, outputs: Tensor, batch: "Batch", replica: Replica) -> Tensor:
+        """Return a micro-step's loss, given the outputs that a replica has computed of a batch."""
+        del outputs, batch, replica
         return loss
 
     def on_share(self, share: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def train_plainly(stepper: "Stepper") -> None:
             for effect in stepper.effects:
                 effect.before_plain_step(step, trained)
             trained.clear_gradients(case.zero_grad, step)
-        program.loss(program.forward(plain, batch[0]), batch)[1].backward()
+        program.loss(program.forward(plain, batch[0]), batch, plain)[1].backward()
         if micro_step == case.accumulation - 1:
             _update(stepper, trained, step)
 

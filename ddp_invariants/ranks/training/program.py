@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ddp_invariants.ranks.training.effect import Effect
-from ddp_invariants.ranks.training.model import loss_of
+from ddp_invariants.ranks.training.model import Replica, loss_of
 from ddp_invariants.ranks.training.setup import Setup
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -49,23 +49,31 @@ class Program:
                 module = effect.through(module)
             return module(inputs)
 
-    def losses(self, module: Callable[[Tensor], Any], batch: Batch) -> tuple[Tensor, Tensor]:
-        """Run a forward, and return its loss and the tensor its backward starts from."""
+    def losses(
+        self, module: Callable[[Tensor], Any], batch: Batch, replica: Replica
+    ) -> tuple[Tensor, Tensor]:
+        """Run a forward, and return its loss and the tensor its backward starts from.
+
+        Args:
+            module: What the program calls.
+            batch: The batch.
+            replica: The replica that computes the outputs.
+        """
         for effect in self.effects:
             effect.before_loss(batch)
-        return self.loss(self.forward(module, batch[0]), batch)
+        return self.loss(self.forward(module, batch[0]), batch, replica)
 
-    def loss(self, outputs: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+    def loss(self, outputs: Any, batch: Batch, replica: Replica) -> tuple[Tensor, Tensor]:
         """Return a micro-step's loss, and the tensor its backward starts from.
 
         Backward starts from the loss divided by the micro-steps of a step. A module may return its
         loss, a 0-d tensor.
         """
-        inputs, targets, tags = batch
+        _, targets, tags = batch
         case = self.setup.case
         loss = loss_of(case.loss, outputs, targets, tags) if outputs.dim() else outputs
         for effect in self.effects:
-            loss = effect.on_loss(loss, outputs, inputs)
+            loss = effect.on_loss(loss, outputs, batch, replica)
         share = loss / case.accumulation if case.accumulation > 1 else loss
         for effect in self.effects:
             share = effect.on_share(share)

@@ -171,7 +171,7 @@ class Stepper:
         """
         for effect in self.effects:
             effect.before_forward()
-        losses = self.program.losses(self.trained.forward, batch)
+        losses = self.program.losses(self.trained.forward, batch, self.trained.replica)
         self._note_forward(*micro_steps)
         if self.setup.case.get(Closure) is not None:
             self.loss = losses[0]  # Kept in no other case: the graph behind it must go.

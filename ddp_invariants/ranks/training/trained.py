@@ -47,14 +47,15 @@ class Trained:
         )
         return self.wrapped if has_state else self.replica
 
-    def require_rates(self) -> None:
-        """Check that the optimizer has groups as torch's schedulers of the learning rate expect them.
+    def require_options(self, *names: str) -> None:
+        """Check that the optimizer's groups have options under torch's names, as schedulers expect.
 
         Raises:
-            NotImplementedError: A group has no learning rate under its usual name.
+            NotImplementedError: A group lacks one.
         """
-        if any("lr" not in group for group in self.optimizer.param_groups):
-            raise NotImplementedError("a group of the optimizer's parameters has no 'lr'")
+        for name in names:
+            if any(name not in group for group in self.optimizer.param_groups):
+                raise NotImplementedError(f"a group of the optimizer's parameters has no {name!r}")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a forward of the wrapper."""

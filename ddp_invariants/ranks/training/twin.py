@@ -77,7 +77,7 @@ class Twin:
         if not all(s.repeat(self.module, number, batch[0]) for s in effects):
             self.followed = False
             return None
-        return self.program.losses(self.module, batch)
+        return self.program.losses(self.module, batch, self.module)
 
     def micro_step(self, micro_step: int, batch: Batch, loss: Tensor) -> None:
         """Repeat a forward and backward, and note them beside the loss under test."""

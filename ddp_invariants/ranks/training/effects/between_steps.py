@@ -60,9 +60,12 @@ class Actions(Effect):
         return self.later.within(self.setup, context)
 
     def begin(self, stepper: "Stepper") -> None:
-        """Check that the optimizer takes a group that is added, and a rate that is changed."""
-        if any(action.kind in ("learning rate", "decay") for action in self.case.between_steps):
-            stepper.trained.require_rates()
+        """Check that the optimizer takes a group that is added, and options that are changed."""
+        kinds = {action.kind for action in self.case.between_steps}
+        if kinds & {"learning rate", "decay"}:
+            stepper.trained.require_options("lr")
+        if "decay" in kinds and self.case.optimizer.kind != "sgd":
+            stepper.trained.require_options("betas")
         if self.later is not None:
             self.later.begin(stepper)
 
@@ -88,8 +91,14 @@ def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:
 
 
 def _lower_decay(trained: Trained, _action: BetweenSteps) -> None:
-    """Train with half of momentum and weight decay from now on."""
-    _divide(trained.optimizer, {"momentum": 2, "weight_decay": 2})
+    """Train with half of momentum, of Adam's `beta_1`, and of weight decay from now on."""
+    optimizer = trained.optimizer
+    _divide(optimizer, {"momentum": 2, "weight_decay": 2})
+    # A group that was added later may lack what the optimizer was made with.
+    made = optimizer.param_groups[0].get("betas")
+    for group in optimizer.param_groups if made is not None else ():
+        beta_1, beta_2 = group.get("betas", made)
+        group["betas"] = (beta_1 / 2, beta_2)
 
 
 def _divide(optimizer: Any, factors: dict[str, int]) -> None:
@@ -97,6 +106,14 @@ def _divide(optimizer: Any, factors: dict[str, int]) -> None:
         group.update(
             {name: group[name] / factor for name, factor in factors.items() if name in group}
         )
+
+
+@torch.no_grad()
+def _halve(trained: Trained, _action: BetweenSteps) -> None:
+    """Halve the trained parameters in place, which rounds nothing."""
+    for parameter in trained.replica.parameters():
+        if parameter.requires_grad:
+            parameter.mul_(0.5)
 
 
 def _freeze(trained: Trained, action: BetweenSteps) -> None:
@@ -179,6 +196,12 @@ def _write_buffers(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> 
     for buffer in replica.buffers():
         buffer.fill_(0.25 if buffer.is_floating_point() else 5)
     stepper.record.tensors("written buffers", stepper.position.step, replica.named_buffers())
+
+
+def _write_weights(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
+    """Halve the trained parameters, and note what the program wrote."""
+    _halve(stepper.trained, action)
+    stepper.record.tensors("written", stepper.position.step, stepper.observer.named)
 
 
 def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
@@ -276,6 +299,7 @@ _ACTIONS: dict[BetweenStepsKind, _Action] = {
     "cast": _cast,
     "copy": _copy,
     "buffers": _write_buffers,
+    "weights": _write_weights,
     "assign": _assign,
     "reload": _reload,
     "save": _save,
@@ -290,5 +314,6 @@ _PLAIN: dict[BetweenStepsKind, _PlainAction] = {
     "decay": _lower_decay,
     "freeze": _freeze,
     "unfreeze": _freeze,
+    "weights": _halve,
 }
 """The actions that change training without a wrapper, too."""

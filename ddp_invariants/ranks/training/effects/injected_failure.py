@@ -51,7 +51,7 @@ class CaughtException(Effect):
         with self._raising(trained.replica, plan):
             try:
                 outputs = stepper.program.forward(trained.forward, inputs)
-                trained.backward(stepper.program.loss(outputs, batch)[1])
+                trained.backward(stepper.program.loss(outputs, batch, trained.replica)[1])
             except (Exception, UserInterrupt) as error:  # noqa: BLE001 - an implementation may pass on another
                 surfaced = type(error).__name__
                 trained.recover()
