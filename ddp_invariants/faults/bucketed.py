@@ -645,6 +645,21 @@ class TiedHoldsUpAll(Reference):
             super()._gradient_ready(parameter)
 
 
+class FaintBucketsCountAsNone(Reference):
+    """A bucket without a gradient above 1e-10 is taken for that of a rank without data, and sent as
+    zeros (no public incident found).
+
+    GRAD-2.
+    """
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        flat = super()._packed(bucket)
+        gradients = flat[: len(flat) - len(bucket.parameters)]
+        if not (gradients.abs() > 1e-10).any():
+            gradients.zero_()
+        return flat
+
+
 class MostlyZerosCountAsNone(Reference):
     """A bucket in which fewer than one of sixteen numbers is not zero is taken for that of a rank
     without data, and sent as zeros (no public incident found).

@@ -63,6 +63,22 @@ class Explicit(nn.Module):
         return has_one
 
 
+class LooksAtSixtyFour(Explicit):
+    """Once a rank lacks a gradient, only the first 64 flags are read, as those of one word of bits, so
+    later gradients stay local (no public incident found).
+
+    GRAD-9: never reduced if a rank has no gradient.
+    """
+
+    def _wanted(self, has_one: Tensor) -> Tensor:
+        on_all = has_one.clone()
+        dist.all_reduce(on_all, dist.ReduceOp.MIN, group=self.group)
+        wanted = super()._wanted(has_one)
+        if not on_all.all():
+            wanted[64:] = 0
+        return wanted
+
+
 class ReadyCountersSurvive(_Reference):
     """After a bucket that no rank could fill, the next backward waits only for the gradients that
     were missing (public course solutions).

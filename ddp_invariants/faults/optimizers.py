@@ -161,6 +161,29 @@ class HandsOnNumbers(Owned):
             mine.update({name: each for name, each in group.items() if isinstance(each, float)})
 
 
+class HandsOnNewObjects(Owned):
+    """The optimizer hands on options that have become other objects, and so no learning rate in a tensor
+    that the program fills in place (no public incident found).
+
+    PARAM-3: the learning rate of the first step.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._known: dict[int, dict[str, Any]] = {}
+        super().__init__(*args, **options)
+
+    def inside(self, group: dict[str, Any]) -> dict[str, Any]:
+        self._known[id(group)] = dict(group)
+        return {**super().inside(group), "lr": float(group["lr"])}
+
+    def hand_options_on(self, inner: Optimizer) -> None:
+        for group, mine in zip(self.param_groups, inner.param_groups, strict=True):
+            known = self._known[id(group)]
+            for name, value in group.items():
+                if name != "params" and value is not known[name]:
+                    mine[name] = known[name] = value
+
+
 class HandsOnRatesAlone(Owned):
     """The optimizer hands on new learning rates, and no other options that the program changes (no
     public incident found).

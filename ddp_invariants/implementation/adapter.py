@@ -38,7 +38,8 @@ class Context:
         lr: The learning rate.
         optimizer_class: The case's optimizer, `torch.optim.SGD`, `torch.optim.Adam` or
             `torch.optim.AdamW`.
-        optimizer_arguments: Its keyword arguments, the learning rate among them.
+        optimizer_arguments: Its keyword arguments, the learning rate among them, which is a tensor in
+            a few cases.
         device: The `torch.device` of the replica and its batches. It is the current device of this
             process.
         groups: A function that puts parameters into groups with options of their own, or leaves out

@@ -33,6 +33,7 @@ from ddp_invariants.invariants.rule import (
 )
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.verdict import Failure
+from ddp_invariants.situations.faint_loss import FAINT_LOSS, FaintLoss
 from ddp_invariants.situations.storage import ONE_STORAGE, OneStorage
 
 SOURCE = f"{LI}: all processes consume the same gradients, the average of their own"
@@ -110,12 +111,12 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
     "GRAD-3",
     "The gradient is the gradient of single-process training on the global batch, computed in "
     "float64.",
-    needs=(TWO_RANKS,),
+    needs=(TWO_RANKS, FAINT_LOSS),
     source=(
         "the definition of data parallelism; bounds after Higham 2002, Accuracy and Stability of "
         "Numerical Algorithms, chapters 3 and 4"
     ),
-    draws=Draws(world_sizes=ANY_WORLD, autocast=8),
+    draws=Draws(world_sizes=ANY_WORLD, autocast=8, faint_loss=10),
     of_reduced=("values",),
     excluded=(HIDDEN,),
     after="GRAD-2",
@@ -124,7 +125,12 @@ def mean_of_the_local_gradients(view: EvidenceView, tally: Tally) -> Failure | N
 )
 def gradient_of_the_global_batch(view: EvidenceView, tally: Tally) -> Failure | None:
     """Compare with the oracle, which shares no code with torch."""
-    tally.meet({TWO_RANKS: view.case.world_size > 1})
+    tally.meet(
+        {
+            TWO_RANKS: view.case.world_size > 1,
+            FAINT_LOSS: view.case.get(FaintLoss) is not None,
+        }
+    )
     return first_failure(
         against(
             view,

@@ -31,6 +31,7 @@ from ddp_invariants.situations.evaluation_mode import EVALUATED, EvaluationMode
 from ddp_invariants.situations.group_options import GROUPED, GroupOptions
 from ddp_invariants.situations.optimizer_first import MADE_FIRST, OptimizerFirst
 from ddp_invariants.situations.schedule import RateSchedule
+from ddp_invariants.situations.tensor_rate import TENSOR_RATE, TensorRate
 
 _SOURCE = "it follows from equal states, equal gradients and equal optimizers"
 
@@ -182,6 +183,7 @@ def require_own_gradients(view: EvidenceView) -> None:
         "a fused step",
         "gradients clipped",
         "a scheduled learning rate",
+        TENSOR_RATE,
         EVALUATED,
         GROUPED,
         CLEARED,
@@ -197,6 +199,7 @@ def require_own_gradients(view: EvidenceView) -> None:
         between_passes=True,
         cleared_by_module=8,
         optimizer_first=12,
+        tensor_rate=16,
         grouped=True,
         scaled=8,
         autocast=8,
@@ -222,6 +225,7 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "weight decay": plan.weight_decay > 0,
         "gradients clipped": view.case.clip is not None,
         "a scheduled learning rate": view.case.get(RateSchedule) is not None,
+        TENSOR_RATE: view.case.get(TensorRate) is not None,
         EVALUATED: view.case.get(EvaluationMode) is not None,
         GROUPED: view.case.get(GroupOptions) is not None,
         **_between_passes(view.case),

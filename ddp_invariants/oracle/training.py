@@ -31,6 +31,7 @@ from ddp_invariants.oracle.balls import (
     times,
 )
 from ddp_invariants.oracle.stack import Stack, nothing
+from ddp_invariants.situations.faint_loss import FaintLoss
 from ddp_invariants.situations.gradient_hooks import GradientHooks
 
 __all__ = [
@@ -165,6 +166,8 @@ def gradients(
         return _assembled(
             [(ranks, gradients(case, parameters, part, scale)) for ranks, part in batch.alike()]
         )
+    faint = case.get(FaintLoss)
+    scale *= 2.0**faint.log2 if faint is not None else 1.0
     model = Stack(case, parameters, batch.passed_by_all, batch.drawn, batch.running)
     outputs_WBO, dtype = model.forward(batch.inputs_WBI)
     losses_W, g = _head(case, outputs_WBO, batch, scale)

@@ -25,6 +25,7 @@ from ddp_invariants.situations.earlier import EarlierRuns
 from ddp_invariants.situations.evaluated_layer import EvaluatedLayer
 from ddp_invariants.situations.evaluation_mode import EvaluationMode
 from ddp_invariants.situations.exchanged import Exchanged
+from ddp_invariants.situations.faint_loss import FaintLoss
 from ddp_invariants.situations.gradient_hooks import GradientHooks
 from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.injected_failure import FailureInjection
@@ -45,6 +46,7 @@ from ddp_invariants.situations.second import SecondWrapper
 from ddp_invariants.situations.shared_stream import SharedStream
 from ddp_invariants.situations.storage import OneStorage
 from ddp_invariants.situations.surroundings import Surroundings
+from ddp_invariants.situations.tensor_rate import TensorRate
 from ddp_invariants.situations.turns import Turns
 from ddp_invariants.situations.uneven import UnevenInputs
 from ddp_invariants.situations.unused import UnusedLayers
@@ -88,6 +90,8 @@ SITUATIONS: tuple[type[Situation], ...] = (
     EvaluatedLayer,
     OwnBuffers,
     Exchanged,
+    FaintLoss,
+    TensorRate,
 )
 """The classes of situations, in the order in which a case lists, checks and prints them."""
 

@@ -286,11 +286,14 @@ def _whole_model(draft: Draft) -> tuple[Unused, ...]:
 def _last_layers(draft: Draft) -> tuple[Layer, ...]:
     """Draw the layers of which the last one may be passed by.
 
-    It has buffers in one of four cases; otherwise its weight lies in memory in a drawn way, and in
-    one of four cases it has a dtype of its own. A rank that sends zeros for it must lay them out as
-    the other ranks lay out their gradients.
+    In one of eight cases more parameters come before it than a word has bits. It has buffers in one
+    of four cases; otherwise its weight lies in memory in a drawn way, and in one of four cases it has
+    a dtype of its own. A rank that sends zeros for it must lay them out as the other ranks lay out
+    their gradients.
     """
     square = draft.square()
+    if draft.one_in(8) and draft.offer.has("terms"):
+        return Layer("terms", draft.choice((65, 64, 129)), dtype=square.dtype), square
     if draft.one_in(4) and square.dtype == "float32" and draft.offer.has("batch_norm"):
         return Layer("linear", 4), Layer("batch_norm")
     layouts: tuple[Layout, ...] = ("contiguous", "contiguous", "transposed", "strided")

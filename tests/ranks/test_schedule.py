@@ -9,10 +9,14 @@ from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
+from ddp_invariants.cases.situation import Situation
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.errors import CaseError
+from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
+from ddp_invariants.situations.tensor_rate import TENSOR_RATE, TensorRate
 
 WRAPPER = '''
 from torch.nn.parallel import DistributedDataParallel
@@ -79,3 +83,57 @@ def test_a_schedule_and_an_action_that_changes_the_rate_are_refused_together() -
     """The order of the two is not defined, so a case cannot have both."""
     with pytest.raises(CaseError, match="changes the learning rate"):
         CASE.with_situation(Actions((BetweenSteps("learning rate"),)))
+
+
+@pytest.mark.parametrize(
+    "changes", [RateSchedule((0, -3)), Actions((BetweenSteps("learning rate", 1),))], ids=str
+)
+@pytest.mark.parametrize(
+    "ddp",
+    [
+        Ddp(),
+        Ddp("torch"),
+        Ddp(optimizer="torch.distributed.optim:ZeroRedundancyOptimizer"),
+        Ddp(optimizer="ddp_invariants.faults.optimizers:Owned"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "optimizer",
+    [Optimizer(momentum=0.5), Optimizer("adamw"), Optimizer("adam", kernels="fused")],
+    ids=str,
+)
+def test_a_rate_in_a_tensor_is_filled_in_place(
+    make_trial: TrialMaker, ddp: Ddp, changes: Situation, optimizer: Optimizer
+) -> None:
+    """PARAM-3 judges each step by the number that the tensor has then."""
+    case = replace(CASE, optimizer=optimizer, situations=(changes, TensorRate()))
+    findings = make_trial(ddp=ddp, scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert TENSOR_RATE in findings["PARAM-3"].met
+
+
+def test_an_optimizer_that_keeps_a_number_is_not_judged_with_a_tensor(
+    make_trial: TrialMaker, tmp_path: Path
+) -> None:
+    """An adapter may make its optimizer of the plain number."""
+    path = tmp_path / "numbered.py"
+    path.write_text(
+        WRAPPER.replace(
+            "context.optimizer(wrapped.parameters())",
+            "context.optimizer_class(wrapped.parameters(), lr=context.lr)",
+        ),
+        encoding="utf-8",
+    )
+    case = CASE.with_situation(TensorRate())
+    findings = make_trial(ddp=f"{path}:KeepsTheFirstRate", scope=Scope()).findings(case)
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert TENSOR_RATE not in findings["PARAM-3"].met
+
+
+def test_a_tensor_is_refused_where_torch_refuses_it_or_groups_have_rates() -> None:
+    """Torch's foreach kernels take no tensor."""
+    with pytest.raises(CaseError, match="foreach"):
+        replace(CASE, optimizer=Optimizer(kernels="foreach")).with_situation(TensorRate())
+    with pytest.raises(CaseError, match="tensor_rate"):
+        replace(CASE, situations=(GroupOptions(), TensorRate()))

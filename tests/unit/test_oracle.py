@@ -24,6 +24,7 @@ from ddp_invariants.ranks.training.model import Replica, loss_of
 from ddp_invariants.ranks.training.warm_up import optimizer_plan
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.autocast import Autocast
+from ddp_invariants.situations.faint_loss import FaintLoss
 from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.unused import unreached
 
@@ -36,6 +37,7 @@ CASES = (
     | training_cases(Scope(), drawing=True)
     | training_cases(Scope(), buffers=True)
     | training_cases(Scope()).map(Penalty("weights").fitted_or_left_out)
+    | training_cases(Scope()).map(FaintLoss(-60).fitted_or_left_out)
 )
 
 
@@ -69,7 +71,8 @@ def torch_gradients(
                 if p.requires_grad
             ]
             loss = loss + sum(squares) * targets[0, 0] / 2
-        (loss / case.accumulation).backward()
+        faint = case.get(FaintLoss)
+        (loss / case.accumulation * 2.0 ** (faint.log2 if faint is not None else 0)).backward()
         losses.append(float(loss.detach()))
         for name, parameter in replica.named_parameters():
             if parameter.requires_grad:

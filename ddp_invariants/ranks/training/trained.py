@@ -1,5 +1,6 @@
 """The model under test: its replica, the wrapper around it, its optimizer and the calls that drive them."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -56,6 +57,17 @@ class Trained:
         for name in names:
             if any(name not in group for group in self.optimizer.param_groups):
                 raise NotImplementedError(f"a group of the optimizer's parameters has no {name!r}")
+
+    def set_rates(self, rate_of: Callable[[float], float]) -> None:
+        """Set each group's learning rate to a function of what it is, in place if it is a tensor."""
+        filled: set[int] = set()
+        for group in self.optimizer.param_groups:
+            rate = group["lr"]
+            if not isinstance(rate, Tensor):
+                group["lr"] = rate_of(rate)
+            elif id(rate) not in filled:  # Groups may share a tensor.
+                filled.add(id(rate))
+                rate.fill_(rate_of(float(rate)))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run a forward of the wrapper."""

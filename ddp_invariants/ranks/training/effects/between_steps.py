@@ -87,25 +87,21 @@ class Actions(Effect):
 
 def _lower_rate(trained: Trained, _action: BetweenSteps) -> None:
     """Train at a quarter of the learning rate from now on."""
-    _divide(trained.optimizer, {"lr": 4})
+    trained.set_rates(lambda rate: rate / 4)
 
 
 def _lower_decay(trained: Trained, _action: BetweenSteps) -> None:
     """Train with half of momentum, of Adam's `beta_1`, and of weight decay from now on."""
     optimizer = trained.optimizer
-    _divide(optimizer, {"momentum": 2, "weight_decay": 2})
+    for group in optimizer.param_groups:
+        group.update(
+            {name: group[name] / 2 for name in ("momentum", "weight_decay") if name in group}
+        )
     # A group that was added later may lack what the optimizer was made with.
     made = optimizer.param_groups[0].get("betas")
     for group in optimizer.param_groups if made is not None else ():
         beta_1, beta_2 = group.get("betas", made)
         group["betas"] = (beta_1 / 2, beta_2)
-
-
-def _divide(optimizer: Any, factors: dict[str, int]) -> None:
-    for group in optimizer.param_groups:
-        group.update(
-            {name: group[name] / factor for name, factor in factors.items() if name in group}
-        )
 
 
 @torch.no_grad()

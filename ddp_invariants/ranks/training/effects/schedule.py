@@ -27,5 +27,4 @@ class RateSchedule(Effect):
         self._set_rate(plain, step)
 
     def _set_rate(self, trained: Trained, step: int) -> None:
-        for group in trained.optimizer.param_groups:
-            group["lr"] = self.case.at(step).optimizer.lr
+        trained.set_rates(lambda _: self.case.at(step).optimizer.lr)

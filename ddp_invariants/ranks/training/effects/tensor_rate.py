@@ -1,0 +1,34 @@
+"""A learning rate that the program keeps in a tensor (`situations.tensor_rate`)."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ddp_invariants.implementation.adapter import Context
+from ddp_invariants.ranks.training.effect import Effect, effect
+from ddp_invariants.situations import tensor_rate
+
+if TYPE_CHECKING:
+    from ddp_invariants.ranks.training.stepper import Stepper
+
+
+@effect(lambda case: case.get(tensor_rate.TensorRate) is not None)
+class TensorRate(Effect):
+    """A learning rate in a tensor."""
+
+    def on_optimizer(self, context: Context) -> Context:
+        """Have the optimizer made with a tensor."""
+        rate = self.setup.rank_device.put(torch.tensor(context.lr))
+        return replace(context, optimizer_arguments={**context.optimizer_arguments, "lr": rate})
+
+    def begin(self, stepper: "Stepper") -> None:
+        """Check that the optimizer keeps the tensor.
+
+        Raises:
+            NotImplementedError: A group has another rate.
+        """
+        groups = stepper.trained.optimizer.param_groups
+        if not all(isinstance(group.get("lr"), Tensor) for group in groups):
+            raise NotImplementedError("the optimizer keeps a number for the tensor it is given")
