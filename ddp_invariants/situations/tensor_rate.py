@@ -62,8 +62,8 @@ class TensorRate(Situation):
         """
         if draft.wants_now("tensor_rate"):
             draft.steps = max(2, draft.steps)
-            others = (GroupOptions, OptimizerFirst)
-            draft.situations = [each for each in draft.situations if not isinstance(each, others)]
+            excluded = (GroupOptions, OptimizerFirst)
+            draft.situations = [each for each in draft.situations if not isinstance(each, excluded)]
             if draft.offer.has("schedule"):
                 draft.add(RateSchedule((0, -3)))
             draft.add(cls())

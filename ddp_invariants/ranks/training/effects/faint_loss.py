@@ -12,6 +12,6 @@ class FaintLoss(Effect):
 
     def on_share(self, share: Tensor) -> Tensor:
         """Multiply the loss that backward starts from."""
-        found = self.case.get(faint_loss.FaintLoss)
-        assert found is not None
-        return share * 2.0**found.log2
+        faint = self.case.get(faint_loss.FaintLoss)
+        assert faint is not None
+        return share * 2.0**faint.log2
