@@ -43,7 +43,13 @@ to broadcast it, so torch raises for one whose last stride is not 1. In channels
 number of channels. Its `no_sync` refuses to be nested.
 """
 
-LACKING = (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB)
+UPDATES_COPIES = ("weights_written",)
+"""ZeRO updates partitions that are copies of the parameters, and copies them back.
+
+A program that changes a parameter must call `safe_set_full_fp32_param`
+(https://deepspeed.readthedocs.io/en/stable/zero3.html#modifying-partitioned-states).
+"""
+LACKING = (*NOT_OFFERED, *BY_OWNER, *DTYPES, *SAME_JOB, *UPDATES_COPIES)
 """Everything that ZeRO lacks in each stage."""
 
 
