@@ -220,6 +220,7 @@ def batch_arithmetic(view: EvidenceView, tally: Tally) -> Failure | None:
             "one micro-step per step": case.accumulation == 1,
             "one process cannot use a layer for only some samples": bool(case.unused),
             "all micro-steps use the same batch": case.passes == "retained",
+            "a sample of each micro-step weighs its penalty": case.penalty == "weights",
             "batch norms normalize each rank's micro-step by itself, not the global batch as a "
             "whole": case.model.norms_batches,
         }

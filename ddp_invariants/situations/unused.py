@@ -168,6 +168,7 @@ class UnusedLayers(Situation):
                 frozenset({"unused on all ranks"}),
                 after="unreached",
                 words="parameters that no rank uses at a step",
+                varieties={"after some ranks used them": _used_before_by_some},
             ),
         }
 
@@ -207,6 +208,22 @@ def unused_by_all(case: TrainingCase) -> bool:
         all(layer in case.never_used(rank, step) for rank in ranks)
         for step, layer in itertools.product(range(case.steps), layers)
     )
+
+
+def _used_before_by_some(case: TrainingCase) -> bool:
+    """Return whether no rank uses a layer at a step, and some ranks, but not all, used it before.
+
+    Only where a gradient is None, leftovers of those steps show.
+    """
+    ranks, layers = range(case.world_size), {each.layer for each in case.unused}
+    for layer in layers if case.zero_grad == "set_to_none" else ():
+        users: set[int] = set()
+        for step in range(case.steps):
+            now = {rank for rank in ranks if layer not in case.never_used(rank, step)}
+            if not now and 0 < len(users) < case.world_size:
+                return True
+            users |= now
+    return False
 
 
 def _used_by_some(case: TrainingCase) -> TrainingCase:

@@ -106,11 +106,14 @@ def test_a_schedule_and_an_action_that_changes_the_rate_are_refused_together() -
 def test_a_rate_in_a_tensor_is_filled_in_place(
     make_trial: TrialMaker, ddp: Ddp, changes: Situation, optimizer: Optimizer
 ) -> None:
-    """PARAM-3 judges each step by the number that the tensor has then."""
-    case = replace(CASE, optimizer=optimizer, situations=(changes, TensorRate()))
-    findings = make_trial(ddp=ddp, scope=Scope()).findings(case)
-    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
-    assert TENSOR_RATE in findings["PARAM-3"].met
+    """PARAM-3 judges each step by the number that the tensor has then, and PARAM-4 to the last bit."""
+    trial = make_trial(ddp=ddp, scope=Scope())
+    wide = Model(1, (Layer("linear", 30, bias=True), Layer("linear", 4)))
+    for world_size, model in ((2, CASE.model), (1, wide)):
+        case = replace(CASE, model=model, optimizer=optimizer, world_size=world_size, steps=5)
+        findings = trial.findings(replace(case, situations=(changes, TensorRate())))
+        assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+        assert TENSOR_RATE in findings["PARAM-3"].met
 
 
 def test_an_optimizer_that_keeps_a_number_is_not_judged_with_a_tensor(

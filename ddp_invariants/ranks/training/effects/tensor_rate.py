@@ -19,8 +19,12 @@ class TensorRate(Effect):
     """A learning rate in a tensor."""
 
     def on_optimizer(self, context: Context) -> Context:
-        """Have the optimizer made with a tensor."""
-        rate = self.setup.rank_device.put(torch.tensor(context.lr))
+        """Have the optimizer made with a tensor.
+
+        In float64 it makes the same update as a number, to the last bit. In float32 Adam divides it by
+        a bias correction with a rounding of its own.
+        """
+        rate = self.setup.rank_device.put(torch.tensor(context.lr, dtype=torch.float64))
         return replace(context, optimizer_arguments={**context.optimizer_arguments, "lr": rate})
 
     def begin(self, stepper: "Stepper") -> None:
