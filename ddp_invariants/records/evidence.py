@@ -73,8 +73,8 @@ all ranks have run out of batches. saved, saved buffers, saved state: the tensor
 trained before and saved the state that is loaded then. drawn: the factor by which each random layer
 multiplied its input in the forward of one micro-step: 0 or 2, or 1 if it drew none. evaluated: the
 same in a forward in evaluation before the step. written buffers, written: buffers, or parameters,
-after the program wrote to them before the step. front: the gradient of a trained parameter before the wrapper, and that of one
-before the twin.
+after the program wrote to them before the step. front: the gradient of a trained parameter before
+the wrapper, and that of one before the twin.
 """
 
 

@@ -48,15 +48,14 @@ class Trained:
         )
         return self.wrapped if has_state else self.replica
 
-    def require_options(self, *names: str) -> None:
-        """Check that the optimizer's groups have options under torch's names, as schedulers expect.
+    def require_option(self, name: str) -> None:
+        """Check that each group of the optimizer has an option under torch's name, as schedulers expect.
 
         Raises:
-            NotImplementedError: A group lacks one.
+            NotImplementedError: A group lacks it.
         """
-        for name in names:
-            if any(name not in group for group in self.optimizer.param_groups):
-                raise NotImplementedError(f"a group of the optimizer's parameters has no {name!r}")
+        if any(name not in group for group in self.optimizer.param_groups):
+            raise NotImplementedError(f"a group of the optimizer's parameters has no {name!r}")
 
     def set_rates(self, rate_of: Callable[[float], float]) -> None:
         """Set each group's learning rate to a function of what it is, in place if it is a tensor."""

@@ -63,9 +63,9 @@ class Actions(Effect):
         """Check that the optimizer takes a group that is added, and options that are changed."""
         kinds = {action.kind for action in self.case.between_steps}
         if kinds & {"learning rate", "decay"}:
-            stepper.trained.require_options("lr")
+            stepper.trained.require_option("lr")
         if "decay" in kinds and self.case.optimizer.kind != "sgd":
-            stepper.trained.require_options("betas")
+            stepper.trained.require_option("betas")
         if self.later is not None:
             self.later.begin(stepper)
 

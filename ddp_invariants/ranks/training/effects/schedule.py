@@ -16,7 +16,7 @@ class RateSchedule(Effect):
 
     def begin(self, stepper: "Stepper") -> None:
         """Check that the optimizer keeps its learning rate under the usual name."""
-        stepper.trained.require_options("lr")
+        stepper.trained.require_option("lr")
 
     def before_batch(self, stepper: "Stepper", _indices: Any) -> None:
         """Set the rate of the step, after all that happens between steps."""
