@@ -4,6 +4,7 @@ Standard library only: the rank side imports this module under any interpreter.
 """
 
 from dataclasses import dataclass
+from math import factorial, perm
 from typing import Literal
 
 from ddp_invariants.cases.fields import Strict, between, require
@@ -80,3 +81,26 @@ class ShardCase(Strict):
         """Another seed of the same sign; a few seeds after it are within 64 bits, too."""
         seed, step = self.data.seed, self.seed_step
         return seed - step if seed < 0 or seed > 2**62 else seed + step
+
+
+def may_repeat(samples: int, shards: list[list[int]]) -> bool:
+    """Return whether two random orders may give the same shards by a chance above 1e-9.
+
+    A sampler that drops the tail deals only a part of the dataset, or nothing of a short one.
+
+    Args:
+        samples: The dataset length N.
+        shards: The indices that each rank got.
+    """
+    dealt = min(sum(map(len, shards)), samples)
+    return samples < CHANCE_FREE or perm(samples, min(dealt, CHANCE_FREE)) < perm(CHANCE_FREE)
+
+
+def fewest_orders(case: ShardCase) -> int:
+    """Return the fewest orders of a case's dataset that any usual way to shuffle chooses from.
+
+    Some samplers shuffle whole batches, or the samples of each rank's fixed shard, alike on all
+    ranks. The result is at most the number of orders of `CHANCE_FREE` samples.
+    """
+    data = case.data
+    return factorial(min(data.samples // case.world_size // data.batch_size, CHANCE_FREE))

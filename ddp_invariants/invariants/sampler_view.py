@@ -5,40 +5,15 @@ Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N /
 
 from collections.abc import Sequence
 from functools import cached_property
-from math import factorial, perm
 from typing import Any
 
-from ddp_invariants.cases.shard_case import CHANCE_FREE, ENOUGH, ShardCase
+from ddp_invariants.cases.shard_case import ENOUGH, fewest_orders, may_repeat
 from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants.crashes import is_crash, read
 from ddp_invariants.invariants.dealing import Fit, fit_of_batches, repeats_for, total_of
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.rule import NotAbout, RuleSet, Unjudged
 from ddp_invariants.records.evidence import FOREIGN, OWN, ShardEvidence
-
-
-def may_repeat(samples: int, shards: list[list[int]]) -> bool:
-    """Return whether two random orders may give the same shards by a chance above 1e-9.
-
-    A sampler that drops the tail deals only a part of the dataset, or nothing of a short one.
-
-    Args:
-        samples: The dataset length N.
-        shards: The indices that each rank got.
-    """
-    dealt = min(sum(map(len, shards)), samples)
-    return samples < CHANCE_FREE or perm(samples, min(dealt, CHANCE_FREE)) < perm(CHANCE_FREE)
-
-
-def fewest_orders(case: ShardCase) -> int:
-    """Return the fewest orders of a case's dataset that any usual way to shuffle chooses from.
-
-    Some samplers shuffle whole batches, or the samples of each rank's fixed shard, alike on all
-    ranks. The result is at most the number of orders of `CHANCE_FREE` samples.
-    """
-    data = case.data
-    return factorial(min(data.samples // case.world_size // data.batch_size, CHANCE_FREE))
-
 
 UNDECLARED = SamplerDeclarations()
 sharding = RuleSet["ShardView"]()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddp_invariants.cases.shard_case import CHANCE_FREE
+from ddp_invariants.cases.shard_case import CHANCE_FREE, may_repeat
 from ddp_invariants.invariants.asked import differs_when_asked
 from ddp_invariants.invariants.diagnosis import shards as shards_of
 from ddp_invariants.invariants.diagnosis.causes import caused
@@ -26,7 +26,6 @@ from ddp_invariants.invariants.rule import NotAbout, Script, Tally
 from ddp_invariants.invariants.sampler_view import (
     ShardView,
     brief,
-    may_repeat,
     sharding,
 )
 from ddp_invariants.records.indices import array_of

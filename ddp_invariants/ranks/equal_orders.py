@@ -23,7 +23,7 @@ from functools import partial
 from itertools import combinations
 
 from ddp_invariants.cases.case import ShardCase
-from ddp_invariants.cases.shard_case import CHANCE_FREE, ENOUGH
+from ddp_invariants.cases.shard_case import ENOUGH, fewest_orders, may_repeat
 from ddp_invariants.ranks.driving.sampler import SamplerMaker
 from ddp_invariants.ranks.rank_sampler import RankSampler
 
@@ -55,21 +55,24 @@ def equal_seeds(
     case: ShardCase,
     ask: Callable[[ShardCase, Sequence[int]], Shards],
     ranks: Sequence[int],
+    dealt: Shards,
     *,
     alike: bool,
 ) -> int:
     """Return how many pairs of seeds in a row give one order.
 
     The first pair is the case's seed and its other seed; the next pairs follow both. If the first
-    pair gives two orders of a longer dataset, no further pair counts.
+    pair gives two orders of a longer dataset, no further pair counts. No further seeds are asked for
+    where no number of equal pairs would tell anything.
 
     Args:
         case: The case.
         ask: A function that returns some ranks' shards of the last epoch for any case.
         ranks: The ranks to ask for.
+        dealt: Their shards of the last epoch under the case's seed.
         alike: True if the first pair gives one order.
     """
-    if not alike or not _worth_it(case):
+    if not alike or fewest_orders(case) == 1 or not _worth_it(case, dealt):
         return int(alike)
     direction = 1 if case.other_seed > case.data.seed else -1
     equal = _equal_pairs(
@@ -105,13 +108,19 @@ def equal_epochs(
     for (first, epoch), (second, other) in combinations(enumerate(case.epochs), 2):
         if epoch == other or dealt[first] != dealt[second]:
             continue
-        if not _worth_it(case) or not _differ(partial(of_a_longer_dataset, epoch, other)):
+        if not _worth_it(case, dealt[first]):
+            rows.append([first, second, 1])
+        elif not _differ(partial(of_a_longer_dataset, epoch, other)):
             rows.append([first, second, _equal_in_a_row(case, make, ranks, epoch, other)])
     return rows
 
 
 def epoch_intervals(
-    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], equal: list[list[int]]
+    case: ShardCase,
+    make: SamplerMaker,
+    ranks: Sequence[int],
+    dealt: list[Shards],
+    equal: list[list[int]],
 ) -> list[list[int]]:
     """Return which epochs share an order, and share one again and again at a regular interval.
 
@@ -119,6 +128,7 @@ def epoch_intervals(
         case: The case.
         make: The sampler under test.
         ranks: The ranks to ask for.
+        dealt: Their shards of each epoch.
         equal: The rows of `equal_epochs`.
 
     Returns:
@@ -126,7 +136,7 @@ def epoch_intervals(
     """
     rows = []
     for first, second, count in equal:
-        if count < ENOUGH and _worth_it(case) and not make.counts_epochs:
+        if count < ENOUGH and _worth_it(case, dealt[first]) and not make.counts_epochs:
             samplers = [RankSampler(case, make, rank) for rank in ranks]
             interval = _interval(samplers, case.epochs[first], case.epochs[second])
             rows += [] if interval is None else [[first, second, interval]]
@@ -153,7 +163,11 @@ def _recurring(
 
 
 def lone_epochs(
-    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], equal: list[list[int]]
+    case: ShardCase,
+    make: SamplerMaker,
+    ranks: Sequence[int],
+    dealt: list[Shards],
+    equal: list[list[int]],
 ) -> list[list[int]]:
     """Return which epochs share an order under every seed, while no other epochs share one.
 
@@ -161,6 +175,7 @@ def lone_epochs(
         case: The case.
         make: The sampler under test.
         ranks: The ranks to ask for.
+        dealt: Their shards of each epoch.
         equal: The rows of `equal_epochs`.
 
     Returns:
@@ -169,7 +184,7 @@ def lone_epochs(
     rows = []
     for first, second, count in equal:
         pair = case.epochs[first], case.epochs[second]
-        worth_it = _worth_it(case, _EPOCHS) and not make.counts_epochs
+        worth_it = _worth_it(case, dealt[first], _EPOCHS) and not make.counts_epochs
         if count < ENOUGH and worth_it and _is_lone(case, make, ranks, *pair):
             rows.append([first, second])
     return rows
@@ -225,8 +240,6 @@ def _others_differ(case: ShardCase, make: SamplerMaker, ranks: Sequence[int], wi
 def _equal_in_a_row(
     case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
 ) -> int:
-    if not _worth_it(case):
-        return 1
     samplers = [RankSampler(case, make, rank) for rank in ranks]
     if make.counts_epochs:
         return _equal_ahead(samplers, epoch, other)
@@ -283,17 +296,18 @@ def _differ(ask: Callable[[], tuple[Shards, Shards]]) -> bool:
     return False
 
 
-def _worth_it(case: ShardCase, times: int = ENOUGH) -> bool:
+def _worth_it(case: ShardCase, shards: Shards, times: int = ENOUGH) -> bool:
     """Return whether more orders can tell chance from a fault, at a bearable cost.
 
     Args:
         case: The case.
+        shards: The equal shards.
         times: The number of orders.
     """
     data = case.data
     return (
         data.shuffle
-        and data.samples >= CHANCE_FREE
+        and not may_repeat(data.samples, shards)
         and data.samples * case.world_size * times <= _MOST
     )
 

@@ -194,11 +194,17 @@ def _equal_orders(
     epochs = equal_orders.equal_epochs(case, make, ranks, answer["shards"])
     return {
         "equal_seeds": equal_orders.equal_seeds(
-            case, lambda other, of: _afresh(other, make, of), ranks, alike=alike
+            case,
+            lambda other, of: _afresh(other, make, of),
+            ranks,
+            answer["shards"][-1],
+            alike=alike,
         ),
         "equal_epochs": epochs,
-        "epoch_intervals": equal_orders.epoch_intervals(case, make, ranks, epochs),
-        "lone_epochs": equal_orders.lone_epochs(case, make, ranks, epochs),
+        "epoch_intervals": equal_orders.epoch_intervals(
+            case, make, ranks, answer["shards"], epochs
+        ),
+        "lone_epochs": equal_orders.lone_epochs(case, make, ranks, answer["shards"], epochs),
     }
 
 

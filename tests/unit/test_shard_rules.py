@@ -7,9 +7,10 @@ import pytest
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.cases.program import Data
+from ddp_invariants.cases.shard_case import may_repeat
 from ddp_invariants.implementation.declarations import SamplerDeclarations
 from ddp_invariants.invariants import ALL_RULES, judge
-from ddp_invariants.invariants.sampler_view import UNDECLARED, may_repeat
+from ddp_invariants.invariants.sampler_view import UNDECLARED
 from ddp_invariants.records.evidence import ShardEvidence
 from ddp_invariants.records.verdict import Finding
 
