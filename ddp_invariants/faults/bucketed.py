@@ -649,7 +649,7 @@ class FaintBucketsCountAsNone(Reference):
     """A bucket without a gradient above 1e-10 is taken for that of a rank without data, and sent as
     zeros (no public incident found).
 
-    GRAD-2.
+    GRAD-2: the gradient was lost; or GRAD-7: counts as zero.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:

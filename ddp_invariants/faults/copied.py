@@ -26,14 +26,18 @@ class UpdatesCopies(Around):
     def inside(self, group: dict[str, Any]) -> dict[str, Any]:
         """Copy a new group's parameters of low precision, and return the copies in their places."""
         for parameter in group["params"]:
-            if parameter.dtype in _LOW:
-                self._copies[parameter] = parameter.detach().float()
+            if (copy := self.copy_of(parameter)) is not None:
+                self._copies[parameter] = copy
         return {**group, "params": [self._copies.get(p, p) for p in group["params"]]}
+
+    def copy_of(self, parameter: Tensor) -> Tensor | None:
+        """Return what is updated in place of a parameter; None for the parameter itself."""
+        return parameter.detach().float() if parameter.dtype in _LOW else None
 
     def step_inner(self, inner: Optimizer) -> None:
         """Update the copies, and round them."""
         for parameter, copy in self._copies.items():
-            copy.grad = None if parameter.grad is None else parameter.grad.float()
+            copy.grad = None if parameter.grad is None else parameter.grad.to(copy.dtype)
         inner.step()
         for parameter, copy in self._copies.items():
             if copy.grad is not None:
@@ -66,6 +70,19 @@ class SavesRoundedCopies(UpdatesCopies):
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
         return {**state, "copies": [parameter.detach().float() for parameter in self._copies]}
+
+
+class UpdatesItsCopies(UpdatesCopies):
+    """Every parameter has a copy, so what the program writes to a parameter between two steps is lost
+    (no public incident found).
+
+    LIVE-5: a copy that lacks what the program wrote.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {}
+
+    def copy_of(self, parameter: Tensor) -> Tensor:
+        return parameter.detach().clone()
 
 
 class CopiesAnew(UpdatesCopies):

@@ -123,32 +123,6 @@ class LooksAtTheFirstGroup(Owned):
             super().hand_options_on(inner)
 
 
-class UpdatesItsCopies(Around):
-    """The optimizer updates copies of the parameters and copies them back, so what the program writes
-    to a parameter between two steps is lost, as with main copies that are made once (no public
-    incident found).
-
-    LIVE-5: a copy that lacks what the program wrote.
-    """
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        self._copies: dict[Tensor, Tensor] = {}
-        super().__init__(*args, **options)
-
-    def inside(self, group: dict[str, Any]) -> dict[str, Any]:
-        for parameter in group["params"]:
-            self._copies[parameter] = parameter.detach().clone()
-        return {**group, "params": [self._copies[parameter] for parameter in group["params"]]}
-
-    def step_inner(self, inner: Optimizer) -> None:
-        for parameter, mine in self._copies.items():
-            mine.grad = parameter.grad
-        inner.step()
-        for parameter, mine in self._copies.items():
-            parameter.copy_(mine)
-            mine.grad = None
-
-
 class HandsOnNumbers(Owned):
     """The optimizer hands on new options that are plain numbers, and so no betas, which are a pair (no
     public incident found).

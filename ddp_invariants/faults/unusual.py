@@ -390,7 +390,7 @@ class AveragesWhatTheForwardUses(InsideTheGraph):
     """Only gradients that come through the wrapper's forward are averaged, so a penalty on parameters
     in the loss stays local (no public incident found).
 
-    GRAD-13.
+    GRAD-13: only what comes through a forward was reduced.
     """
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "sparse", "reentrant")}

@@ -16,11 +16,13 @@ from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.invariants import judge
 from ddp_invariants.invariants.diagnosis.causes import narrowed
 from ddp_invariants.invariants.diagnosis.predictions import lowered
+from ddp_invariants.oracle.training import batches
 from ddp_invariants.records.evidence import Moment, ShardEvidence, TrainingEvidence
 from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Cause, Failure
 from ddp_invariants.search.enlarge import telling
 from ddp_invariants.situations.between_steps import Actions
+from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.unused import UnusedLayers
@@ -166,6 +168,25 @@ def test_a_gradients_cause_is_named_and_a_near_miss_of_it_is_not(
     assert near is not None
     assert kinds(near) == set()
     assert near.perhaps == ""
+
+
+@pytest.mark.parametrize("case", [THREE, MICRO], ids=["one micro-step", "two"])
+def test_a_penalty_that_stays_local_is_named(case: TrainingCase) -> None:
+    """The penalty's part is the parameter times a number of each batch, which differs by rank."""
+    evidence = right(case.with_situation(Penalty("weights")))
+    assert not any(finding.failure for finding in judge(evidence).values())
+    micro_steps = range(case.accumulation)
+    targets_W = sum(batches(case)[number].targets_WBO[:, 0, 0] for number in micro_steps)
+    weight = evidence.ranks[0].tensors["forward", 0].by_name[WEIGHT]
+    part_W = np.multiply.outer(targets_W / case.accumulation, weight)
+    mean = local(evidence, WEIGHT, *micro_steps).mean(0) - part_W.mean(0)
+    rules = judge(on_ranks(evidence, "reduced", 0, WEIGHT, mean + part_W))
+    failure = rules["GRAD-13"].failure
+    assert kinds(failure) == {"penalty not reduced"}
+    assert failure is not None
+    assert "only what comes through a forward was reduced" in failure.perhaps
+    doubled = judge(on_ranks(evidence, "reduced", 0, WEIGHT, mean + 2 * part_W))
+    assert kinds(doubled["GRAD-13"].failure) == set()
 
 
 def test_what_overflows_a_lower_precision_is_told_as_rounded_to_it() -> None:

@@ -15,6 +15,8 @@ from ddp_invariants.invariants.diagnosis.predictions import (
     everywhere,
 )
 from ddp_invariants.invariants.diagnosis.reduced_gradient import ReducedGradient
+from ddp_invariants.situations.faint_loss import FaintLoss
+from ddp_invariants.situations.gradient_hooks import GradientHooks
 
 
 def predictions(gradient: ReducedGradient) -> Iterator[Prediction]:
@@ -34,6 +36,7 @@ def predictions(gradient: ReducedGradient) -> Iterator[Prediction]:
     yield from _of_another_divisor(gradient)
     yield from _of_some_ranks(gradient)
     yield from _of_unused(gradient)
+    yield from _of_a_penalty(gradient)
     yield from _of_another_operation(gradient)
     yield from of_contents(gradient)
 
@@ -239,6 +242,29 @@ def _of_subgroups(gradient: ReducedGradient, size: int) -> Iterator[Prediction]:
             ),
             common=True,
         )
+
+
+def _of_a_penalty(gradient: ReducedGradient) -> Iterator[Prediction]:
+    """Yield the value in which a penalty on parameters counts on its own rank alone.
+
+    A gradient's part that comes from the penalty is the parameter times a number of each batch.
+    """
+    view, case = gradient.view, gradient.view.case
+    if case.penalty != "weights" or gradient.summed or case.get(GradientHooks) is not None:
+        return
+    micro_steps, faint = view.micro_steps(gradient.step), case.get(FaintLoss)
+    share = 2.0 ** (faint.log2 if faint is not None else 0) / len(micro_steps)
+    factor_W = share * np.sum([view.batches[n].targets_WBO[:, 0, 0] for n in micro_steps], axis=0)
+    start = view.every_rank("forward", gradient.step)[0].by_name[gradient.name]
+    part_W = np.multiply.outer(factor_W, start)
+    yield Prediction(
+        "penalty not reduced",
+        gradient.mean - part_W.mean(0) + part_W,
+        lambda rank: (
+            f"its part from the penalty is rank {rank}'s own: only what comes through a forward was "
+            "reduced"
+        ),
+    )
 
 
 def _of_another_operation(gradient: ReducedGradient) -> Iterator[Prediction]:
