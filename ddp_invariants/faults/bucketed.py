@@ -649,13 +649,13 @@ class FaintBucketsCountAsNone(Reference):
     """A bucket without a gradient above 1e-10 is taken for that of a rank without data, and sent as
     zeros (no public incident found).
 
-    GRAD-2: the gradient was lost; or GRAD-7: counts as zero.
+    GRAD-2: the gradient was lost.
     """
 
     def _packed(self, bucket: Bucket) -> Tensor:
         flat = super()._packed(bucket)
         gradients = flat[: len(flat) - len(bucket.parameters)]
-        if not (gradients.abs() > 1e-10).any():
+        if (gradients.abs() <= 1e-10).all():
             gradients.zero_()
         return flat
 
