@@ -181,7 +181,7 @@ def of_scrubbing(
     )
     alone = (
         "never reduced",
-        f"it equals rank {rank}'s own local gradient: {arose} and was not reduced",
+        f"it equals rank {rank}'s own local gradient: never reduced, though {arose}",
     )
     mean = limited.sum(0)
     explained = [
