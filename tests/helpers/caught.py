@@ -251,9 +251,14 @@ class _Search:
 
 
 def main() -> None:
-    """Record the cases of the faults that have none, or of those named on the command line."""
+    """Record the cases of the faults that have none, or of those named on the command line.
+
+    Cases of faults that no longer exist are forgotten.
+    """
     simulate_first()
-    cases = recorded()
+    faults = {planted.target for planted in all_entries() if planted.is_fault}
+    cases = {target: case for target, case in recorded().items() if target in faults}
+    record(cases)
     with Hosts() as hosts, Pool(hosts.addresses) as pool:
         pool.limit(DEADLINE)
         for planted in all_entries():
