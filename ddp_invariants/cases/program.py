@@ -27,6 +27,7 @@ BetweenStepsKind = Literal[
     "save",
     "buffers",
     "weights",
+    "prune",
 ]
 EVALUATIONS: tuple[BetweenStepsKind, ...] = (
     "evaluation",

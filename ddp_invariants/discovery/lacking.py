@@ -73,6 +73,7 @@ NEVER: dict[str, str] = {
     "own_buffers": "pass broadcast_buffers=False",
     "buffers_written": "write to buffers between steps",
     "weights_written": "write to parameters between steps",
+    "pruned": "prune a layer after wrapping, which gives its parameter another name",
     "param_groups": "add a group of parameters to the optimizer after wrapping",
     "resized": "load a saved state on another number of ranks",
     "join": "give a rank fewer batches than another",

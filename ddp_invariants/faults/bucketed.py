@@ -660,6 +660,27 @@ class FaintBucketsCountAsNone(Reference):
         return flat
 
 
+class WritesBackByName(Reference):
+    """The means are written to the parameters that still have the names they had at first, so a pruned
+    layer keeps each rank's own gradient (no public incident found).
+
+    LIVE-5: never reduced.
+    """
+
+    def _plan(self) -> None:
+        super()._plan()
+        every = self.module.named_parameters(remove_duplicate=False)
+        self._names = {parameter: name for name, parameter in every}
+
+    def _write_back(self, bucket: Bucket) -> None:
+        assert bucket.flat is not None
+        present = dict(self.module.named_parameters(remove_duplicate=False))
+        for number, parameter in enumerate(reversed(bucket.parameters), 1):
+            if present.get(self._names[parameter]) is not parameter:
+                bucket.flat[-number] = 0  # A parameter whose flag is 0 keeps its gradient.
+        super()._write_back(bucket)
+
+
 class MostlyZerosCountAsNone(Reference):
     """A bucket in which fewer than one of sixteen numbers is not zero is taken for that of a rank
     without data, and sent as zeros (no public incident found).

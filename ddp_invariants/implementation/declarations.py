@@ -291,6 +291,7 @@ CAPABILITIES: dict[str, str] = {
     "copy": "a deep copy of the wrapped model, taken and kept",
     "buffers_written": "buffers that the program writes to between steps",
     "weights_written": "parameters that the program writes to between steps",
+    "pruned": "a layer pruned after wrapping, by torch.nn.utils.prune, which renames its parameter",
     "assign": "a state loaded as new tensors after wrapping: load_state_dict(assign=True)",
     "state": "a state that can be saved, and loaded into a new wrapper",
     "clipping": "gradients scaled down to a norm once they are synchronised",

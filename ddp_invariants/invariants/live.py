@@ -381,6 +381,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "copy": "a deep copy",
     "assign": "parameters assigned",
     "weights": "parameters halved",
+    "prune": "a layer pruned",
 }
 
 
@@ -388,8 +389,8 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
     "LIVE-5",
     "Steps stay right after all ranks do one of these between two steps: an evaluation, a "
     "forward without a backward, a lower learning rate, momentum or weight decay, a layer frozen "
-    "or unfrozen, parameters cast and cast back, a deep copy, a state assigned as new tensors, or "
-    "parameters halved.",
+    "or unfrozen, parameters cast and cast back, a deep copy, a state assigned as new tensors, "
+    "parameters halved, or a layer pruned.",
     needs=tuple(INTERLUDES.values()),
     source=_SOURCE,
     applies="capability",
@@ -410,6 +411,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "decay",
             "inference",
             "weights",
+            "prune",
         ),
     ),
     of_reduced=("values",),
@@ -428,6 +430,7 @@ INTERLUDES: dict[BetweenStepsKind, str] = {
             "copy",
             "assign",
             "weights_written",
+            "pruned",
         ),
     ),
     after="PARAM-5",

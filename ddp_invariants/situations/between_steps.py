@@ -37,6 +37,15 @@ Others change the parameters or the wrapper, which may repair what an earlier ac
 _RENEWING: tuple[BetweenStepsKind, ...] = ("reload", "assign")
 """The actions that make a new optimizer."""
 
+_BESIDE_PRUNED: tuple[BetweenStepsKind, ...] = (
+    *(kind for kind in _HARMLESS if kind != "save"),
+    *("forward only", "freeze", "unfreeze", "weights", "prune"),
+)
+"""The actions beside a pruned layer.
+
+Others load or copy the layer, whose tensors have other names then, or write to its mask.
+"""
+
 _NEEDED: dict[BetweenStepsKind, str] = {
     "evaluation with gradients": "evaluation_with_gradients",
     "inference": "inference_mode",
@@ -45,6 +54,7 @@ _NEEDED: dict[BetweenStepsKind, str] = {
     "reload": "state",
     "save": "state",
     "weights": "weights_written",
+    "prune": "pruned",
 }
 """The capability that a kind of action needs, for kinds whose capability has another name."""
 
@@ -94,6 +104,8 @@ class Actions(Situation):
             writing,
             "none of them if a state is loaded, which is compared with what the step before left",
         )
+        if any(action.kind == "prune" for action in self.actions):
+            _check_pruned(case, self.actions)
         require(
             not self.adds or all(each.kind != "group options" for each in case.situations),
             "between_steps",
@@ -263,6 +275,7 @@ _CAPABILITIES: dict[str, tuple[BetweenStepsKind, *tuple[str, ...]]] = {
     "state": ("reload", "saved and loaded"),
     "buffers_written": ("buffers", "buffers written to between steps"),
     "weights_written": ("weights", "parameters halved"),
+    "pruned": ("prune", "a layer pruned"),
 }
 """The capabilities in the order of probing, with their kinds of action and the rules' conditions."""
 
@@ -390,12 +403,74 @@ def _check_one(case: TrainingCase, where: str, action: BetweenSteps) -> None:
     )
 
 
+def _check_pruned(case: TrainingCase, actions: tuple[BetweenSteps, ...]) -> None:
+    """Require that layers are pruned once each, and that nothing relies on their tensors' names."""
+    kinds = {action.kind for action in actions}
+    require(
+        kinds <= {*_BESIDE_PRUNED},
+        "between_steps",
+        sorted(kinds),
+        "none that loads or copies tensors if a layer is pruned",
+    )
+    pruned = [action.layer for action in actions if action.kind == "prune"]
+    require(len(pruned) == len(set(pruned)), "between_steps", pruned, "each layer pruned once")
+    require(
+        all(_may_be_pruned(case.model, index) for index in pruned),
+        "between_steps",
+        pruned,
+        "linear layers with a real weight of their own, which is contiguous, and used once a forward",
+    )
+    require(
+        case.passes == "alternate",
+        "passes",
+        case.passes,
+        "alternate if a layer is pruned: each of its forwards computes its weight anew",
+    )
+    others = {"direct forwards", "second wrapper", "exchanged", "resized"}
+    require(
+        not others & {each.kind for each in case.situations},
+        "situations",
+        sorted(each.kind for each in case.situations),
+        f"none of {', '.join(sorted(others))} if a layer is pruned",
+    )
+
+
+def _may_be_pruned(model: Model, index: int) -> bool:
+    """Return whether pruning a layer without a zero in the mask changes no bit."""
+    layer = model.layers[index]
+    return (
+        layer.kind == "linear"
+        and layer.layout == "contiguous"
+        and not (layer.complex or layer.twice)
+        and layer.checkpoint == "none"
+        and layer.tied is None
+        and all(each.tied != index for each in model.layers)
+    )
+
+
 def _first_step(kind: BetweenStepsKind) -> int:
     """Return the first step that an action may come before.
 
     A forward in training mode moves buffers, which are judged as they are when training starts.
     """
     return int(kind not in EVALUATIONS)
+
+
+def _beside_pruned(actions: list[BetweenSteps]) -> list[BetweenSteps]:
+    """Return the actions without those that the first one excludes, if it prunes or another does."""
+    if not any(action.kind == "prune" for action in actions):
+        return actions
+    if actions[0].kind not in _BESIDE_PRUNED:
+        return [action for action in actions if action.kind != "prune"]
+    pruned = set[int]()
+    kept = []
+    for action in actions:
+        again = action.kind == "prune" and action.layer in pruned
+        if action.kind in _BESIDE_PRUNED and not again:
+            kept.append(action)
+        if action.kind == "prune":
+            pruned.add(action.layer)
+    return kept
 
 
 def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSteps, ...]:
@@ -419,8 +494,11 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
         kind = kinds[kind_number % len(kinds)]
         # To unfreeze a layer changes something only if it is frozen.
         places = [place for place in alone if layers[place].frozen] if kind == "unfreeze" else alone
+        if kind == "prune":
+            places = [place for place in alone if _may_be_pruned(draft.model, place)]
+            kind = kind if places else "evaluation"
         places = places or alone
-        changed = places[layer % len(places)] if kind in ("freeze", "unfreeze") else 0
+        changed = places[layer % len(places)] if kind in ("freeze", "unfreeze", "prune") else 0
         first = _first_step(kind)
         keeps = kind == "cast" and draft.zero_grad != "set_to_none" and bool(layer % 2)
         at = first + step % (draft.steps - first)
@@ -429,6 +507,7 @@ def _drawn(draft: Draft, kinds: tuple[BetweenStepsKind, ...]) -> tuple[BetweenSt
         trained = [place for place in alone if not layers[place].frozen]
         if kind == "unfreeze" and "freeze" in kinds and trained and layer % 2:
             actions.append(BetweenSteps("freeze", at, trained[0]))
+    actions = _beside_pruned(actions)
     actions.sort(key=lambda action: action.step)
     if kinds[0] == "reload" and all(action.kind != "reload" for action in actions):
         # Save what the other actions have changed.

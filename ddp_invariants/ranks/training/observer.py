@@ -19,6 +19,9 @@ from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Named, Twin
 
+_PRUNED = "_orig"
+"""The end that `torch.nn.utils.prune` adds to a parameter's name."""
+
 
 class Observer:
     """The notes of a run whose ranks each hold all parameters.
@@ -169,7 +172,8 @@ class Observer:
         backwards.append([self._backward_began, self.setup.session.log.now(), self._arrived])
         if self.setup.declared.gradients != "hidden":
             self.ready()
-            gradients = self.trained.drive.gradients(self.trained.wrapped)
+            present = self.trained.drive.gradients(self.trained.wrapped)
+            gradients = {name.removesuffix(_PRUNED): each for name, each in present.items()}
             self.record.tensors(
                 "reduced",
                 self.position.step,

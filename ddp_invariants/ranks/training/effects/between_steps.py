@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 from ddp_invariants.cases.program import BetweenSteps, BetweenStepsKind
 from ddp_invariants.implementation.adapter import Context
@@ -200,6 +201,14 @@ def _write_weights(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> N
     stepper.record.tensors("written", stepper.position.step, stepper.observer.named)
 
 
+def _prune(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
+    """Prune a layer by a mask of ones, which moves its parameter to another name.
+
+    Each forward computes the layer's weight from the parameter and the mask, and no bit changes.
+    """
+    prune.identity(stepper.trained.replica.stack[action.layer], "weight")
+
+
 def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
     """Give the model its own values as new tensors, and make an optimizer of these.
 
@@ -296,6 +305,7 @@ _ACTIONS: dict[BetweenStepsKind, _Action] = {
     "copy": _copy,
     "buffers": _write_buffers,
     "weights": _write_weights,
+    "prune": _prune,
     "assign": _assign,
     "reload": _reload,
     "save": _save,
