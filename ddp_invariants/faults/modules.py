@@ -233,8 +233,8 @@ class CopiesItsPlan(_Reference):
 class KeepsMeans(nn.Module):
     """Right: a call after backward computes the means in tensors that serve all steps."""
 
-    # A rank without a gradient would send nothing.
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused",)}
+    # A rank without a gradient would send nothing, and the means are found by name.
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "pruned")}
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

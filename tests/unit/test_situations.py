@@ -22,6 +22,7 @@ from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.clipping import Clipping
+from ddp_invariants.situations.direct_forwards import DirectForwards
 from ddp_invariants.situations.draft import MOMENTS
 from ddp_invariants.situations.unused import UnusedLayers
 
@@ -111,6 +112,35 @@ def test_unused_layers_give_way_to_actions_that_exclude_them() -> None:
     fitted = actions.fitted(unused)
     assert fitted.get(Actions) == actions
     assert fitted.get(UnusedLayers) is None
+
+
+@pytest.mark.parametrize(
+    ("layer", "others", "words"),
+    [
+        (Layer("linear", layout="transposed"), (), "which is contiguous"),
+        (Layer("linear", twice=True), (), "used once a forward"),
+        (Layer("linear", dtype="complex64"), (), "a real weight"),
+        (Layer("scale"), (), "linear layers"),
+        (Layer("linear"), (BetweenSteps("reload", 1),), "none that loads or copies tensors"),
+        (Layer("linear"), (BetweenSteps("buffers", 1),), "none that loads or copies tensors"),
+        (Layer("linear"), (BetweenSteps("prune", 1),), "each layer pruned once"),
+    ],
+)
+def test_only_a_layer_is_pruned_whose_bits_stay(
+    layer: Layer, others: tuple[BetweenSteps, ...], words: str
+) -> None:
+    """Pruning makes a layer's weight anew in each forward, and gives its parameter another name."""
+    case = replace(CASE, model=Model(1, (layer,)), steps=2)
+    with pytest.raises(CaseError, match=words):
+        case.with_situation(Actions((BetweenSteps("prune", 1), *others)))
+
+
+def test_a_pruned_layer_is_called_and_never_run_without_its_hooks() -> None:
+    """A hook of the layer computes its weight."""
+    case = replace(CASE, model=Model(1, (Layer("linear"),)), steps=2)
+    pruned = case.with_situation(Actions((BetweenSteps("prune", 1),)))
+    with pytest.raises(CaseError, match="none of direct forwards"):
+        pruned.with_situation(DirectForwards())
 
 
 def test_an_option_that_no_situation_has_is_refused() -> None:
