@@ -69,8 +69,8 @@ def between(*between_steps: BetweenSteps, **changes: object) -> TrainingCase:
         *[
             (BetweenSteps(kind, 1, FROZEN_SCALE if kind == "unfreeze" else SCALE),)
             for kind in (*INTERLUDES, "reload")
-            if kind != "assign"
-        ],  # CASE has two tied layers.
+            if kind not in ("assign", "prune")
+        ],  # All linear layers of CASE are tied.
         (BetweenSteps("freeze", 1, SCALE), BetweenSteps("unfreeze", 2, SCALE)),
         (
             BetweenSteps("learning rate", 1),
