@@ -90,6 +90,14 @@ class ModuleUse(Situation):
             "and no process group can be copied",
         )
         require(
+            not {"copies", "wrapper copies"} & {*self.uses}
+            or all(action.kind != "prune" for action in case.between_steps),
+            "module_use",
+            self.uses,
+            "no copies if a layer is pruned: its weight is computed, and torch copies only leaves of "
+            "a graph",
+        )
+        require(
             "wrapper copies" not in self.uses
             or not (case.exhausted or case.poison or case.get(SecondWrapper)),
             "module_use",

@@ -2,11 +2,14 @@
 
 import ast
 import json
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, settings
+from torch import nn
+from torch.nn.utils import prune
 
 from ddp_invariants import situations
 from ddp_invariants.cases.case import TrainingCase, describe, to_json
@@ -24,6 +27,7 @@ from ddp_invariants.situations.capability import BASE
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.direct_forwards import DirectForwards
 from ddp_invariants.situations.draft import MOMENTS
+from ddp_invariants.situations.module_use import ModuleUse
 from ddp_invariants.situations.unused import UnusedLayers
 
 FOLDER = Path(situations.__file__).parent
@@ -141,6 +145,21 @@ def test_a_pruned_layer_is_called_and_never_run_without_its_hooks() -> None:
     pruned = case.with_situation(Actions((BetweenSteps("prune", 1),)))
     with pytest.raises(CaseError, match="none of direct forwards"):
         pruned.with_situation(DirectForwards())
+
+
+def test_no_module_is_copied_whose_layer_is_pruned() -> None:
+    """Nothing copies the computed weight, whatever wraps the module: torch refuses to."""
+    case = replace(CASE, model=Model(1, (Layer("linear"),)), steps=2)
+    pruned = case.with_situation(Actions((BetweenSteps("prune", 1),)))
+    layer = nn.Linear(1, 1)
+    prune.identity(layer, "weight")
+    with pytest.raises(RuntimeError, match="graph leaves"):
+        deepcopy(layer)
+    for use in ("copies", "wrapper copies"):
+        with pytest.raises(CaseError, match="no copies if a layer is pruned"):
+            pruned.with_situation(ModuleUse((use,)))
+    uses = ModuleUse(("names", "copies", "wrapper copies"))
+    assert uses.fitted(pruned).get(ModuleUse) == ModuleUse(("names",))
 
 
 def test_an_option_that_no_situation_has_is_refused() -> None:
