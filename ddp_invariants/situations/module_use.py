@@ -82,16 +82,16 @@ class ModuleUse(Situation):
             self.uses,
             "no copies and no 'states' in a single step",
         )
+        copied = not {"copies", "wrapper copies"}.isdisjoint(self.uses)
         require(
-            not {"copies", "wrapper copies"} & {*self.uses} or not case.outside,
+            not (copied and case.outside),
             "module_use",
             self.uses,
             "no copies if the process group is not the default one: the module's hooks may hold it, "
             "and no process group can be copied",
         )
         require(
-            not {"copies", "wrapper copies"} & {*self.uses}
-            or all(action.kind != "prune" for action in case.between_steps),
+            not (copied and any(action.kind == "prune" for action in case.between_steps)),
             "module_use",
             self.uses,
             "no copies if a layer is pruned: its weight is computed, and torch copies only leaves of "

@@ -148,7 +148,7 @@ def test_a_pruned_layer_is_called_and_never_run_without_its_hooks() -> None:
 
 
 def test_no_module_is_copied_whose_layer_is_pruned() -> None:
-    """Nothing copies the computed weight, whatever wraps the module: torch refuses to."""
+    """A copy of the computed weight is refused by torch, whatever wraps the module."""
     case = replace(CASE, model=Model(1, (Layer("linear"),)), steps=2)
     pruned = case.with_situation(Actions((BetweenSteps("prune", 1),)))
     layer = nn.Linear(1, 1)
