@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ddp_invariants.cases.case import TrainingCase
+from ddp_invariants.processes import threads as kernel
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.simulated import promises
 from ddp_invariants.ranks.groups.simulated.arrivals import Arrivals
@@ -31,6 +32,8 @@ _c10d: Any = torch._C._distributed_c10d
 _TIMEOUT = dt.timedelta(seconds=300)
 _LOOK = 0.25
 """Seconds between two looks at the processor time of ranks that have not ended."""
+_IDLE = 2
+"""Factor on the processor time that ranks may take, for the time in which all of them sleep."""
 _words: list[LastWords] = []
 """The memory of each rank's last calls; made once, since a case must open nothing."""
 
@@ -102,7 +105,8 @@ class World:
         """Run all ranks until they have ended, or none can run, or they have taken too long.
 
         Args:
-            seconds: The processor time that they may take.
+            seconds: The processor time that they may take. They may sleep for twice as long. The
+                time in which they queue for a processor does not count.
         """
         _c10d._set_thread_isolation_mode(True)  # noqa: FBT003 - torch's; groups by name, by thread
         threads = [
@@ -112,11 +116,12 @@ class World:
         for thread in threads:
             thread.start()
         promises.begin(self._promises)
-        began, until = time.process_time(), time.monotonic() + 2 * seconds
+        spent = _Spent()
         self._turns.start()
         outcome, taken = self._outcome, self._turns
         while not taken.finished(_LOOK):
-            late = time.process_time() - began > seconds or time.monotonic() > until
+            spent.look()
+            late = spent.busy > seconds or spent.idle > _IDLE * seconds
             if late or taken.refused:
                 outcome.stuck, outcome.late = taken.unended(), late
                 break
@@ -171,6 +176,34 @@ class World:
 
     def _connections(self, name: str, rank: int, size: int) -> SimulatedConnections:
         return SimulatedConnections(self._simulation, name, self._store, rank, size, _TIMEOUT)
+
+
+class _Spent:
+    """The time that this process has spent since a moment.
+
+    Attributes:
+        busy: Its seconds of processor time.
+        idle: The seconds in which it neither had a processor nor queued for one.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._busy_before = time.monotonic(), time.process_time()
+        self._queued, self._seen = 0.0, _queued()
+        self.busy = self.idle = 0.0
+
+    def look(self) -> None:
+        """Take account of the time since the last look."""
+        seen = _queued()
+        self._queued += sum(each - self._seen.get(thread, 0.0) for thread, each in seen.items())
+        self._seen = seen
+        self.busy = time.process_time() - self._busy_before
+        self.idle = time.monotonic() - self._began - self.busy - self._queued
+
+
+def _queued() -> dict[int, float]:
+    """Return for each other thread of this process the seconds that it has queued for a processor."""
+    looked, own = kernel.look(os.getpid()) or {}, threading.get_native_id()
+    return {tid: look.queued / 1e9 for tid, look in looked.items() if tid != own and not look.below}
 
 
 def _wait_until_gone(threads: list[int | None]) -> None:

@@ -1,5 +1,8 @@
 """Simulated ranks that wait for each other: the case ends at once and names what they wait for."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +15,8 @@ from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import Data
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
+from ddp_invariants.processes import threads
+from ddp_invariants.processes.exchange import SIMULATOR
 from ddp_invariants.processes.pool import Pool
 
 STUCK = str(Path(__file__).parents[1] / "helpers" / "stuck.py")
@@ -77,6 +82,30 @@ def test_a_case_that_no_simulation_shows_leaves_others_simulated(pool: Pool) -> 
     assert pool.simulate(CASE, ddp) is None
     assert ddp not in pool.not_simulated
     assert pool.simulate(replace(CASE, model=single), ddp) is not None
+
+
+def test_ranks_that_queue_for_a_processor_are_not_late(pool: Pool) -> None:
+    """A starved machine ends no case: the ranks get a small part of one processor's time."""
+    pool.describe(Ddp("reference"))
+    assert pool.simulate(CASE, Ddp("reference")) is not None
+    pid, processor = pool.processes.running[SIMULATOR].pid, min(os.sched_getaffinity(0))
+    for thread in threads.look(pid) or ():
+        os.sched_setaffinity(thread, {processor})
+        os.setpriority(os.PRIO_PROCESS, thread, 19)
+    patient = pool.deadline
+    pool.limit(0.5)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        os.sched_setaffinity(other.pid, {processor})
+        began = time.monotonic()
+        try:
+            evidence = pool.simulate(replace(CASE, steps=4), Ddp("reference"))
+        finally:
+            other.kill()
+            pool.limit(patient)
+            pool.anew()
+    assert time.monotonic() - began > 3 * 0.5
+    assert evidence is not None
+    assert evidence.incident is None
 
 
 @pytest.mark.parametrize("name", ["Loops", "Sleeps"])
