@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from ddp_invariants.session import option_values
 
 if TYPE_CHECKING:
     from ddp_invariants.proof.catalogue import Catalogue
+    from ddp_invariants.proof.results import Results
 
 
 @click.command(
@@ -167,7 +169,9 @@ def faults(
     beyond: list[str] = []
     known = Catalogue(())
     try:
-        known = _named(catalogue, generated, right, seed)
+        options = _settled(context.params)
+        results = None if resume is None else Results(resume, options, _files(catalogue))
+        known = _named(catalogue, generated, right, seed, results)
         entries, resolved = known.select(only), wanted(backend, device)
         beyond = [] if resolved.device != "cpu" else [e.name for e in entries if e.needs_device]
         every = measure.searches(
@@ -182,7 +186,7 @@ def faults(
         table = tables.planned(
             every,
             jobs,
-            _settled(context.params),
+            options,
             "" if shard.is_whole else str(shard),
         )
         for sentence in known.unread:
@@ -190,8 +194,6 @@ def faults(
         if resolved.device != "cpu":
             with ranks(backend, device, REAL_WORLD_SIZE):
                 pass  # Only to check that they can be had.
-        sources = {Path(entry.file) for entry in entries if entry.file.endswith(".py")}
-        results = None if resume is None else Results(resume, table.options, sources)
         search(jobs, workers, resolved, detections, results, on)
     except (*UNUSABLE_INPUT, CatalogueError, ResultsError) as error:
         click.echo(f"ddp-invariants: {error}", err=True)
@@ -211,8 +213,19 @@ def faults(
     context.exit(tables.status(table))
 
 
+def _files(catalogue: Path | None) -> list[Path]:
+    """Return the files of a catalogue of the user's own."""
+    if catalogue is None or catalogue.is_file():
+        return [catalogue] if catalogue else []
+    return [*catalogue.rglob("*.py")]
+
+
 def _named(
-    catalogue: Path | None, generated: int | None, right: int | None, seed: int
+    catalogue: Path | None,
+    generated: int | None,
+    right: int | None,
+    seed: int,
+    results: "Results | None",
 ) -> "Catalogue":
     """Return the implementations that the options name.
 
@@ -230,7 +243,11 @@ def _named(
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} exclude each other")
     if generated is not None:
-        return Catalogue((*composed.population(generated, seed), *composed.right(seed)))
+        witness = composed.witnessed
+        if results is not None:
+            witness = partial(results.witnessed, witness=witness)
+        faults = composed.population(generated, seed, witness)
+        return Catalogue((*faults, *composed.right(seed)))
     if right is not None:
         return Catalogue(tuple(composed.right(seed, right)))
     return Catalogue(all_entries()) if catalogue is None else read(catalogue)

@@ -5,7 +5,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from ddp_invariants.errors import HarnessError
@@ -21,6 +21,8 @@ from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.proof.catalogue import CatalogueEntry
 
+Witness = Callable[[Sequence[Composition]], dict[Composition, str]]
+"""Returns those of some compositions that are wrong, each with a sentence that shows it."""
 WITNESS = "ddp_invariants.faults.generated.witness"
 CASES = 300
 """Largest number of cases in a search for a composed fault."""
@@ -61,12 +63,13 @@ def witnessed(compositions: Sequence[Composition]) -> dict[Composition, str]:
     return {compositions[int(number)]: words for number, words in sentences.items()}
 
 
-def population(count: int, seed: int) -> list[CatalogueEntry]:
+def population(count: int, seed: int, witness: Witness = witnessed) -> list[CatalogueEntry]:
     """Return composed faults that are shown wrong.
 
     Args:
         count: Their number. There are fewer if fewer exist.
         seed: Decides which.
+        witness: The witness.
 
     Raises:
         HarnessError: The witness failed.
@@ -76,7 +79,7 @@ def population(count: int, seed: int) -> list[CatalogueEntry]:
     while len(entries) < count and (
         batch := [*itertools.islice(every, min(_BATCH, count - len(entries)))]
     ):
-        entries += [_entry(composition, words) for composition, words in witnessed(batch).items()]
+        entries += [_entry(composition, words) for composition, words in witness(batch).items()]
     return entries
 
 

@@ -3,7 +3,7 @@
 Each result is a line of JSON, written when its search ends. The line names the options, versions and
 sources of its measurement: results of another one stay in the file and are not taken. A line that
 was cut off is no result. A search that the harness could not make, or whose failure did not repeat,
-is not kept, and is made again.
+is not kept, and is made again. What the witness tells of composed faults is kept as well.
 """
 
 import hashlib
@@ -16,7 +16,9 @@ from typing import Any
 
 import ddp_invariants
 from ddp_invariants.errors import ResultsError
+from ddp_invariants.faults.generated.choices import Composition
 from ddp_invariants.proof.detection import Detection, from_plain
+from ddp_invariants.proof.generated import Witness
 from ddp_invariants.proof.measure import FaultSearch
 
 _HEAD = json.dumps({"results": "ddp-invariants --resume", "form": 2})
@@ -47,7 +49,9 @@ class Results:
         with path.open("a+b") as file:
             file.seek(0)
             content = file.read()
-            self._known = dict(self._read(content))
+            own = [*self._read(content)]
+            self._known = {line["key"]: line["search"] for line in own if "search" in line}
+            self._told = {name: told for line in own for name, told in line.get("told", {}).items()}
             if not content:
                 file.write(_HEAD.encode() + b"\n")
             elif not content.endswith(b"\n"):
@@ -70,11 +74,31 @@ class Results:
         """
         if not detection.cases or (detection.reason and not detection.is_caught):
             return
-        line = json.dumps({**self._about, "key": _key(detection), "search": asdict(detection)})
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        self._append(key=_key(detection), search=asdict(detection))
 
-    def _read(self, content: bytes) -> Iterator[tuple[str, Detection]]:
+    def witnessed(
+        self, compositions: Sequence[Composition], witness: Witness
+    ) -> dict[Composition, str]:
+        """Return what a witness tells of compositions; it is asked only what the file lacks.
+
+        Raises:
+            HarnessError: The witness failed.
+            OSError: The file cannot be written.
+        """
+        asked = [each for each in compositions if each.name not in self._told]
+        if asked:
+            told = witness(asked)
+            new = {each.name: told.get(each, "") for each in asked}
+            self._told |= new
+            self._append(told=new)
+        return {each: self._told[each.name] for each in compositions if self._told[each.name]}
+
+    def _append(self, **result: Any) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({**self._about, **result}) + "\n")
+
+    def _read(self, content: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the lines of this measurement, each with a search that can be read."""
         head, *lines = content.split(b"\n")
         if head not in (b"", _HEAD.encode()) or (not head and lines):
             raise ResultsError(f"{self._path}: no results that this version of --resume has kept")
@@ -82,7 +106,8 @@ class Results:
             try:
                 plain = json.loads(line)
                 if all(plain[name] == value for name, value in self._about.items()):
-                    yield plain["key"], from_plain(plain["search"])
+                    searched = {"search": from_plain(plain["search"])} if "key" in plain else {}
+                    yield {**plain, **searched}
             except (ValueError, KeyError, TypeError):
                 continue  # The process was killed while it wrote the line.
 

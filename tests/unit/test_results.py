@@ -1,8 +1,9 @@
 """Tests of the file from which a measurement goes on."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -11,10 +12,11 @@ from click.testing import CliRunner
 
 from ddp_invariants.cli import main
 from ddp_invariants.errors import ResultsError
+from ddp_invariants.faults.generated.choices import Composition
 from ddp_invariants.proof import measure, tables
 from ddp_invariants.proof.catalogue import SHIPPED
 from ddp_invariants.proof.detection import Detection, totals
-from ddp_invariants.proof.generated import right
+from ddp_invariants.proof.generated import right, wrong
 from ddp_invariants.proof.measure import FaultSearch
 from ddp_invariants.proof.mutants import judging, overlay
 from ddp_invariants.proof.results import Results
@@ -41,6 +43,25 @@ def test_results_are_read_as_they_were_kept(tmp_path: Path) -> None:
     again = results(path)
     assert again.known(JOBS) == FOUND[:4]
     assert [job in again for job in JOBS] == [True] * 4 + [False] * 2
+
+
+def test_the_witness_is_asked_about_each_fault_once(tmp_path: Path) -> None:
+    """A measurement that goes on has the witness's answers in the file, also that one is not wrong."""
+    path, wrongs, asked = tmp_path / "results.jsonl", [*islice(wrong(1), 4)], list[Composition]()
+
+    def witness(compositions: Sequence[Composition]) -> dict[Composition, str]:
+        asked.extend(compositions)
+        return {each: f"wrong: {each.name}" for each in compositions if each != wrongs[1]}
+
+    first = results(path).witnessed(wrongs[:2], witness)
+    assert first == {wrongs[0]: f"wrong: {wrongs[0].name}"}
+    again = results(path)
+    again.keep(FOUND[0])
+    assert [*again.witnessed(wrongs, witness)] == [wrongs[0], *wrongs[2:]]
+    assert asked == wrongs
+    assert results(path).known(JOBS) == FOUND[:1]
+    assert [*results(path, right=7).witnessed(wrongs[:1], witness)] == wrongs[:1]
+    assert asked == [*wrongs, wrongs[0]]
 
 
 def test_results_of_another_measurement_are_not_taken(
