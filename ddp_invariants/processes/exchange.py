@@ -1,4 +1,11 @@
-"""The processes of a pool's ranks: their start, their connections, and the exchange of frames."""
+"""The processes of a pool's ranks: their start, their connections, and the exchange of frames.
+
+[Note: deaths] gloo reports a rank's death only to collectives that exchange messages with that rank.
+A sum of two elements among three ranks may need none of its messages. If a program starts several
+collectives, and first waits for such a one, then its ranks wait for one another: one does not look
+at the error of another collective, and a second waits for the messages of the first. They fail when
+gloo's timeout ends. So the timeout is short where a case kills a rank, and the ranks get that time.
+"""
 
 import contextlib
 import ipaddress
@@ -23,6 +30,10 @@ from ddp_invariants.records.evidence import Incident
 
 CONNECTING = 30.0
 """Seconds ranks may take to connect; over loopback they take some tens of milliseconds."""
+UNHURRIED = 300.0
+"""Seconds after which a collective fails. Far above every deadline: the harness prints a hang's stacks."""
+MORTAL = 5.0
+"""The same where the case kills a rank; see [Note: deaths]."""
 GRACE = 2.0
 """Seconds the other ranks get after one has died or raised: gloo reports it within 40 ms."""
 ENDING = 2.0
@@ -78,7 +89,8 @@ class RankProcesses:
         """Send every rank its request, and collect the answers until `patience` (seconds) ends.
 
         A mortal rank is killed when it raises, as a program ends that does not catch the exception.
-        Another rank may be waiting for this rank, rather than for the rank that ended first.
+        Another rank may be waiting for this rank, rather than for the rank that ended first. The
+        other ranks get more time then; see [Note: deaths].
 
         Raises:
             HarnessError: A process cannot be started, or a silent process cannot be examined.
@@ -124,7 +136,7 @@ class RankProcesses:
                 if mortal and answer.raised:
                     self.running[rank].signal(signal.SIGKILL)
             if dead or raised:
-                watch.hasten(GRACE)
+                watch.hasten(GRACE + MORTAL if mortal else GRACE)
             # An answer may have come while this process, too, queued for a processor.
             if hung and len(waiting) == silent:
                 break
@@ -251,8 +263,13 @@ class RankProcesses:
             self.running[rank] = self.host(rank).start(max(rank, 0))
         return self.running[rank]
 
-    def meet(self, ranks: tuple[int, ...]) -> _Meeting:
-        """Return connected groups among these ranks: the existing ones, or new ones."""
+    def meet(self, ranks: tuple[int, ...], timeout: float = UNHURRIED) -> _Meeting:
+        """Return connected groups among these ranks: the existing ones, or new ones.
+
+        Args:
+            ranks: The ranks.
+            timeout: Seconds after which a collective of new groups fails by itself.
+        """
         if ranks in self._meetings:
             return self._meetings[ranks]
         store, file = self._store(ranks)
@@ -267,6 +284,7 @@ class RankProcesses:
                     "rank": number,
                     "world_size": len(ranks),
                     "device": self.device_of(rank),
+                    "timeout": timeout,
                 }
                 for number, rank in enumerate(ranks)
             },

@@ -12,7 +12,14 @@ from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import losses
 from ddp_invariants.processes.answers import quiescent, training_evidence
 from ddp_invariants.processes.backends import ON_THE_CPU, Backend, DeviceInfo
-from ddp_invariants.processes.exchange import CONNECTING, GRACE, SIMULATOR, RankProcesses
+from ddp_invariants.processes.exchange import (
+    CONNECTING,
+    GRACE,
+    MORTAL,
+    SIMULATOR,
+    UNHURRIED,
+    RankProcesses,
+)
 from ddp_invariants.processes.pace import Pace
 from ddp_invariants.records.dealings import Dealing, from_one_row
 from ddp_invariants.records.decoding import simulated_evidence, together
@@ -207,12 +214,14 @@ class Pool:
     def _train(
         self, case: TrainingCase, ddp: Ddp, patience: float, *, fresh: bool, observed: bool
     ) -> TrainingEvidence:
-        ranks = list(range(case.ranks_needed))
-        if fresh:
+        ranks, timeout = list(range(case.ranks_needed)), UNHURRIED
+        if case.kills:
+            timeout, patience = MORTAL, max(patience, GRACE + MORTAL)
+        if fresh or case.kills:
             self.processes.retire()
         self._require_loaded(ddp, ranks)
-        everyone = self.processes.meet(tuple(ranks))
-        training = self.processes.meet(case.members) if case.outside else everyone
+        everyone = self.processes.meet(tuple(ranks), timeout)
+        training = self.processes.meet(case.members, timeout) if case.outside else everyone
         request = {
             "do": "train",
             "case": case,

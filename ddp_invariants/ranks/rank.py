@@ -40,8 +40,8 @@ from ddp_invariants.ranks.training import recorder
 from ddp_invariants.records import indices
 from ddp_invariants.records.trace import LastWords
 
-GLOO_TIMEOUT = 300.0
-"""Seconds. Far above every deadline, so that the harness ends a hang and prints its stacks."""
+_STORE_TIMEOUT = dt.timedelta(seconds=300)
+"""Far above every deadline, so that the harness ends a hang and prints its stacks."""
 
 Answer = tuple[dict[str, Any], Sequence[bytearray]]
 """The plain part of an answer, and raw bytes, in parts that the controller gets as one."""
@@ -146,10 +146,13 @@ class Rank:
 
     def _connect(self, request: dict[str, Any]) -> None:
         assert self.rank_device is not None
-        timeout = dt.timedelta(seconds=GLOO_TIMEOUT)
-        store = stores.reached(request["store"], request["world_size"], timeout)
+        store = stores.reached(request["store"], request["world_size"], _STORE_TIMEOUT)
         connections = Connections(
-            store, request["rank"], request["world_size"], timeout, self.rank_device
+            store,
+            request["rank"],
+            request["world_size"],
+            dt.timedelta(seconds=request["timeout"]),
+            self.rank_device,
         )
         if self.rank_device.on_device:
             connections.meet()

@@ -4,6 +4,7 @@ Tests use them to check that observing a group changes nothing and misses no col
 """
 
 import os
+import threading
 from typing import Any
 
 import torch
@@ -217,6 +218,16 @@ class EndsTheProcess(Reference):
             super()._wait(bucket)
         except RuntimeError:
             os._exit(1)
+
+
+class WaitsAfterAnError(Reference):
+    """Wrong: after a failed reduction it waits for something that never comes."""
+
+    def _wait(self, bucket: Bucket) -> None:
+        try:
+            super()._wait(bucket)
+        except RuntimeError:
+            threading.Event().wait()
 
 
 class OwnGroupsDiffer(Reference):

@@ -10,15 +10,23 @@ import pytest
 from conftest import TrialMaker, fault_of
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
-from ddp_invariants.cases.program import Data, Exhausted, Perturbation, PerturbationKind
+from ddp_invariants.cases.program import (
+    Data,
+    Exhausted,
+    InjectedFailure,
+    Perturbation,
+    PerturbationKind,
+)
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
+from ddp_invariants.processes.exchange import MORTAL
 from ddp_invariants.processes.pace import FIRST_IDLE
 from ddp_invariants.processes.pool import Pool
 from ddp_invariants.records.verdict import Inconclusive
 from ddp_invariants.search.strategies import cases_for, training_cases
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.uneven import UnevenInputs
 
@@ -230,6 +238,47 @@ def test_what_is_unusual_and_right_is_not_accused(
     trial = make_trial(ddp=f"{GROUPS}:{name}", cases=20)
     trial.certify(rule, cases_for(rule, trial.scope))
     assert trial.ledger[rule].judged
+
+
+DEATH = FailureInjection(InjectedFailure("death", step=1))
+
+
+def test_ranks_that_fail_only_at_a_timeout_notice_a_death(pool: Pool) -> None:
+    """Three sums are in flight, and the wrapper waits first for the one that needs no dead rank.
+
+    gloo ends that wait after a timeout alone; see [Note: deaths] in exchange.py.
+    """
+    choices = {
+        "layout": "each",
+        "moment": "end",
+        "collective": "all_reduce",
+        "division": "multiplied",
+        "packing": "backward",
+        "waits": "backwards",
+        "start": "together",
+        "memory": "kept",
+        "gradients": "copied",
+    }
+    composed = Ddp("ddp_invariants.faults.generated.wrapper:Composed", (*choices.items(),))
+    layers = Layer("linear"), Layer("linear", 2, bias=True)
+    case = TrainingCase(Model(1, layers), world_size=3, steps=2, situations=(DEATH,))
+    evidence = pool.train(case, composed)
+    assert evidence.incident is not None
+    assert evidence.incident.seconds >= MORTAL
+    finding = judge(evidence)["LIVE-3"]
+    assert (finding.failure, finding.compared) == (None, 2)
+
+
+def test_a_rank_that_waits_for_ever_after_a_death_is_told(pool: Pool) -> None:
+    """No timeout ends its wait, nor any wait of gloo's, so this is known at once."""
+    case = replace(CASE, world_size=2, bucket_cap=1000).with_situation(DEATH)
+    evidence = pool.train(case, Ddp(f"{GROUPS}:WaitsAfterAnError"))
+    assert evidence.incident is not None
+    assert evidence.incident.seconds < MORTAL
+    failure = judge(evidence)["LIVE-3"].failure
+    assert failure is not None
+    assert failure.fact == "a rank does not notice that another died"
+    assert "groups.py" in failure.notes
 
 
 def test_buckets_of_whole_layers_are_not_said_to_be_filled_to_the_cap(

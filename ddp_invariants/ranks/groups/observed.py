@@ -106,7 +106,11 @@ class Connections:
     def branch(
         self, store: Any, rank: int, world_size: int, timeout: dt.timedelta, carrier: str
     ) -> "Connections":
-        """Return this rank's connections in a group that the implementation makes."""
+        """Return this rank's connections in a group that the implementation makes.
+
+        No collective of it may take longer than one of these connections.
+        """
+        timeout = min(timeout, self.timeout)
         return Connections(store, rank, world_size, timeout, self.rank_device, carrier)
 
     def delay(self, seconds: float) -> None:
