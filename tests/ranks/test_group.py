@@ -19,6 +19,7 @@ from ddp_invariants.cases.program import (
 )
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.faults.generated.choices import PARTS, Composition
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.exchange import MORTAL
@@ -248,21 +249,11 @@ def test_ranks_that_fail_only_at_a_timeout_notice_a_death(pool: Pool) -> None:
 
     gloo ends that wait after a timeout alone; see [Note: deaths] in exchange.py.
     """
-    choices = {
-        "layout": "each",
-        "moment": "end",
-        "collective": "all_reduce",
-        "division": "multiplied",
-        "packing": "backward",
-        "waits": "backwards",
-        "start": "together",
-        "memory": "kept",
-        "gradients": "copied",
-    }
-    composed = Ddp("ddp_invariants.faults.generated.wrapper:Composed", (*choices.items(),))
+    words = "each end all_reduce multiplied backward backwards together kept copied"
+    composed = Composition("ddp", tuple(words.split()))
     layers = Layer("linear"), Layer("linear", 2, bias=True)
     case = TrainingCase(Model(1, layers), world_size=3, steps=2, situations=(DEATH,))
-    evidence = pool.train(case, composed)
+    evidence = pool.train(case, Ddp(PARTS["ddp"].target, composed.host_arguments))
     assert evidence.incident is not None
     assert evidence.incident.seconds >= MORTAL
     finding = judge(evidence)["LIVE-3"]

@@ -30,6 +30,8 @@ class Observer:
         record: The notes.
         named: The replica's parameters, by name.
         buffers: Its buffers, by name.
+        pruned: The pruned layers, by the name of their weight. Each forward computes that weight
+            anew, so it lies elsewhere than the parameter.
         watching: True if the next forward is noted.
     """
 
@@ -42,6 +44,7 @@ class Observer:
         self.record = record
         self.named: list[tuple[str, nn.Parameter]] = []
         self.buffers: list[tuple[str, Tensor]] = []
+        self.pruned: dict[str, nn.Module] = {}
         self.watching = False
         self._arrived: list[tuple[str, float]] = []
         self._backward_began = 0.0
@@ -96,14 +99,20 @@ class Observer:
             # A wrapper may compute while it wraps. An evaluation changes nothing for the twin, which
             # could not train with tensors that are made in inference mode.
             if self.named and torch.is_grad_enabled():
-                self.twin.lie_where(self.named)
+                self.twin.lie_where(self._computed_with())
             return
         self.watching = False
         if self.buffers:  # A forward may have replaced them by new tensors.
             self.buffers = self._present_buffers()
         self.record.tensors("forward", self.position.step, self.named)
         self.record.tensors("forward buffers", self.position.step, self.buffers)
+        self.twin.lie_where(self._computed_with())
         self.twin.follow(self.named, self.buffers)
+
+    def _computed_with(self) -> list[Named]:
+        """Return the tensors that the layers compute with; they have the parameters' values."""
+        computed: dict[str, Any] = {name: layer.weight for name, layer in self.pruned.items()}
+        return [(name, computed.get(name, parameter)) for name, parameter in self.named]
 
     def after_forwards(self) -> None:
         """Note the tensors that the layers computed with, if no other moment shows them."""

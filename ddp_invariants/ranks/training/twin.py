@@ -37,8 +37,7 @@ class Twin:
         self._thawed = setup.case.sometimes_frozen
 
     def follow(self, named: Sequence[Named], buffers: Sequence[Named]) -> None:
-        """Start from the tensors that the forward under test starts from."""
-        self.lie_where(named)
+        """Take the values of the tensors that the forward under test starts from."""
         tensors: list[Tensor] = [parameter for _, parameter in self.named]
         tensors += self.module.buffers() if buffers else ()
         with torch.no_grad():
@@ -46,7 +45,11 @@ class Twin:
                 tensor.copy_(plain_of(value))
 
     def lie_where(self, named: Sequence[Named]) -> None:
-        """Give the parameters the strides and alignments of those under test, if these have moved."""
+        """Lie in memory as the tensors under test, if these have moved.
+
+        Args:
+            named: The tensors that the layers under test compute with.
+        """
         places = [
             (parameter.data_ptr(), parameter.stride())
             for _, parameter in named

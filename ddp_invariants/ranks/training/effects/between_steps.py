@@ -206,7 +206,9 @@ def _prune(stepper: "Stepper", action: BetweenSteps, _indices: Any) -> None:
 
     Each forward computes the layer's weight from the parameter and the mask, and no bit changes.
     """
-    prune.identity(stepper.trained.replica.stack[action.layer], "weight")
+    layer = stepper.trained.replica.stack[action.layer]
+    prune.identity(layer, "weight")
+    stepper.observer.pruned[stepper.setup.case.model.full(action.layer, "weight")] = layer
 
 
 def _assign(stepper: "Stepper", _action: BetweenSteps, _indices: Any) -> None:
