@@ -51,7 +51,7 @@ class Results:
             content = file.read()
             own = [*self._read(content)]
             self._known = {line["key"]: line["search"] for line in own if "search" in line}
-            self._told = {name: told for line in own for name, told in line.get("told", {}).items()}
+            self._told = {name: told for line in own for name, told in line["told"].items()}
             if not content:
                 file.write(_HEAD.encode() + b"\n")
             elif not content.endswith(b"\n"):
@@ -98,7 +98,7 @@ class Results:
             file.write(json.dumps({**self._about, **result}) + "\n")
 
     def _read(self, content: bytes) -> Iterator[dict[str, Any]]:
-        """Yield the lines of this measurement, each with a search that can be read."""
+        """Yield the lines of this measurement that can be read."""
         head, *lines = content.split(b"\n")
         if head not in (b"", _HEAD.encode()) or (not head and lines):
             raise ResultsError(f"{self._path}: no results that this version of --resume has kept")
@@ -106,9 +106,10 @@ class Results:
             try:
                 plain = json.loads(line)
                 if all(plain[name] == value for name, value in self._about.items()):
+                    told = {str(name): str(words) for name, words in plain.get("told", {}).items()}
                     searched = {"search": from_plain(plain["search"])} if "key" in plain else {}
-                    yield {**plain, **searched}
-            except (ValueError, KeyError, TypeError):
+                    yield {**plain, **searched, "told": told}
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue  # The process was killed while it wrote the line.
 
 

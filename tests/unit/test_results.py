@@ -30,6 +30,8 @@ def results(path: Path, **options: int) -> Results:
     return Results(path, options or TABLE.options, ())
 
 
+ABOUT = ("suite", "torch", "options", "sources")
+"""The names of what a line tells of its measurement."""
 FOUND = [Detection(job.planted, job.seed, 40, simulated=30, real=10) for job in JOBS]
 
 
@@ -62,6 +64,17 @@ def test_the_witness_is_asked_about_each_fault_once(tmp_path: Path) -> None:
     assert results(path).known(JOBS) == FOUND[:1]
     assert [*results(path, right=7).witnessed(wrongs[:1], witness)] == wrongs[:1]
     assert asked == [*wrongs, wrongs[0]]
+
+
+def test_a_line_with_other_content_is_no_result(tmp_path: Path) -> None:
+    """Somebody may have written to the file."""
+    path = tmp_path / "results.jsonl"
+    results(path).keep(FOUND[0])
+    about = {name: json.loads(path.read_text().splitlines()[1])[name] for name in ABOUT}
+    with path.open("a") as file:
+        for content in ({"told": ["a"]}, {"told": 3}, {"key": "a"}, {"key": "a", "search": []}):
+            file.write(json.dumps({**about, **content}) + "\n")
+    assert results(path).known(JOBS) == FOUND[:1]
 
 
 def test_results_of_another_measurement_are_not_taken(

@@ -108,7 +108,7 @@ class Connections:
     ) -> "Connections":
         """Return this rank's connections in a group that the implementation makes.
 
-        No collective of it may take longer than one of these connections.
+        No collective of it may take longer than one over these connections.
         """
         timeout = min(timeout, self.timeout)
         return Connections(store, rank, world_size, timeout, self.rank_device, carrier)
