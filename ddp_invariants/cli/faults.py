@@ -158,7 +158,7 @@ def faults(
     # Imported here: they import Hypothesis, which the other commands do not need.
     from ddp_invariants.errors import CatalogueError, ResultsError
     from ddp_invariants.proof import measure, tables
-    from ddp_invariants.proof.catalogue import Catalogue
+    from ddp_invariants.proof.catalogue import Catalogue, read
     from ddp_invariants.proof.detection import Detection
     from ddp_invariants.proof.generated import CASES
     from ddp_invariants.proof.results import Results
@@ -170,8 +170,11 @@ def faults(
     known = Catalogue(())
     try:
         options = _settled(context.params)
-        results = None if resume is None else Results(resume, options, _files(catalogue))
-        known = _named(catalogue, generated, right, seed, results)
+        _require_one({"--generated": generated, "--right": right, "--catalogue": catalogue})
+        own = None if catalogue is None else read(catalogue)
+        sources = {Path(entry.file) for entry in own.select(only)} if own else ()
+        results = None if resume is None else Results(resume, options, sources)
+        known = own or _shipped(generated, right, seed, results)
         entries, resolved = known.select(only), wanted(backend, device)
         beyond = [] if resolved.device != "cpu" else [e.name for e in entries if e.needs_device]
         every = measure.searches(
@@ -213,35 +216,29 @@ def faults(
     context.exit(tables.status(table))
 
 
-def _files(catalogue: Path | None) -> list[Path]:
-    """Return the files of a catalogue of the user's own."""
-    if catalogue is None or catalogue.is_file():
-        return [catalogue] if catalogue else []
-    return [*catalogue.rglob("*.py")]
-
-
-def _named(
-    catalogue: Path | None,
-    generated: int | None,
-    right: int | None,
-    seed: int,
-    results: "Results | None",
-) -> "Catalogue":
-    """Return the implementations that the options name.
+def _require_one(sources: Mapping[str, Any]) -> None:
+    """Require at most one of options that exclude each other.
 
     Raises:
-        CatalogueError: The catalogue cannot be read.
-        click.UsageError: The options exclude each other.
+        click.UsageError: There are several.
+    """
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} exclude each other")
+
+
+def _shipped(
+    generated: int | None, right: int | None, seed: int, results: "Results | None"
+) -> "Catalogue":
+    """Return the implementations of this package that the options name.
+
+    Raises:
         HarnessError: The witness of composed faults failed.
     """
     # Imported here, as above.
     from ddp_invariants.proof import generated as composed
-    from ddp_invariants.proof.catalogue import Catalogue, all_entries, read
+    from ddp_invariants.proof.catalogue import Catalogue, all_entries
 
-    sources = {"--generated": generated, "--right": right, "--catalogue": catalogue}
-    given = [name for name, value in sources.items() if value is not None]
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(given)} exclude each other")
     if generated is not None:
         witness = composed.witnessed
         if results is not None:
@@ -250,7 +247,7 @@ def _named(
         return Catalogue((*faults, *composed.right(seed)))
     if right is not None:
         return Catalogue(tuple(composed.right(seed, right)))
-    return Catalogue(all_entries()) if catalogue is None else read(catalogue)
+    return Catalogue(all_entries())
 
 
 def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
