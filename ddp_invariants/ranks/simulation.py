@@ -188,19 +188,19 @@ class _Spent:
 
     def __init__(self) -> None:
         self._began, self._busy_before = time.monotonic(), time.process_time()
-        self._queued, self._seen = 0.0, _queued()
+        self._queued, self._seen = 0.0, _queues()
         self.busy = self.idle = 0.0
 
     def look(self) -> None:
         """Take account of the time since the last look."""
-        seen = _queued()
+        seen = _queues()
         self._queued += sum(each - self._seen.get(thread, 0.0) for thread, each in seen.items())
         self._seen = seen
         self.busy = time.process_time() - self._busy_before
         self.idle = time.monotonic() - self._began - self.busy - self._queued
 
 
-def _queued() -> dict[int, float]:
+def _queues() -> dict[int, float]:
     """Return for each other thread of this process the seconds that it has queued for a processor."""
     looked, own = kernel.look(os.getpid()) or {}, threading.get_native_id()
     return {tid: look.queued / 1e9 for tid, look in looked.items() if tid != own and not look.below}

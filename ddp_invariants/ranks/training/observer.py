@@ -1,6 +1,6 @@
 """The notes of a run: tensors by moment, marks of collectives, and the times of gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Self
@@ -109,8 +109,10 @@ class Observer:
         self.twin.lie_where(self._computed_with())
         self.twin.follow(self.named, self.buffers)
 
-    def _computed_with(self) -> list[Named]:
+    def _computed_with(self) -> Sequence[Named]:
         """Return the tensors that the layers compute with; they have the parameters' values."""
+        if not self.pruned:
+            return self.named
         computed: dict[str, Any] = {name: layer.weight for name, layer in self.pruned.items()}
         return [(name, computed.get(name, parameter)) for name, parameter in self.named]
 
