@@ -20,6 +20,7 @@ from xdist.scheduler import (  # type: ignore[import-untyped]  # it has no marke
 
 from ddp_invariants import faults
 from ddp_invariants.discovery.scope import Scope, UnderTest
+from ddp_invariants.faults.generated.choices import PARTS, Composition
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes.pool import DEADLINE, Pool
 from ddp_invariants.proof.catalogue import all_entries
@@ -81,6 +82,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduler | 
 
 MODULES = ("starts", "bucketed", "timing", "strided", "buffers")
 """The modules with planted faults of the reference."""
+
+
+def composed(choices: str) -> Ddp:
+    """Return a right wrapper that is composed of choices, one name each."""
+    composition = Composition("ddp", tuple(choices.split()))
+    return Ddp(PARTS["ddp"].target, composition.host_arguments)
 
 
 def fault_of(name: str) -> str:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TrialMaker
+from conftest import TrialMaker, composed
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Data, Optimizer
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.faults.generated.choices import PARTS, Composition
-from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants.sampler_view import sharding
 from ddp_invariants.invariants.view import training
 from ddp_invariants.records.verdict import Verdict
@@ -35,12 +33,6 @@ WRAPPERS = {
 }
 SAMPLERS = {"torch": "torch", "SlicesOfTheOrder": f"{CONTROLS}:SlicesOfTheOrder"}
 RULES = ["INIT-1", "INIT-2", "LOSS-2", "GRAD-2", "GRAD-7", "PARAM-3", "COMM-2", "COMM-3", "LIVE-2"]
-
-
-def under_test(choices: str) -> Ddp:
-    """Return a right wrapper that is composed of choices."""
-    composed = Composition("ddp", tuple(choices.split()))
-    return Ddp(PARTS["ddp"].target, composed.host_arguments)
 
 
 @pytest.mark.parametrize("ddp", WRAPPERS.values(), ids=WRAPPERS)
@@ -107,8 +99,8 @@ def test_copies_whose_gradients_are_nan_are_not_accused(make_trial: TrialMaker) 
         seed=3217896,
         situations=(ModuleUse(("wrapper copies",)),),
     )
-    composed = under_test("each ready doubled before registered forwards together kept copied")
-    findings = make_trial(ddp=composed, scope=Scope()).findings(case)
+    wrapper = composed("each ready doubled before registered forwards together kept copied")
+    findings = make_trial(ddp=wrapper, scope=Scope()).findings(case)
     assert findings["MOD-3"].failure is None
     assert findings["MOD-3"].compared
 
@@ -127,8 +119,8 @@ def test_a_pruned_layer_whose_parameter_lies_elsewhere_is_not_accused(
         values="real",
         situations=(Actions((BetweenSteps("prune", layer=1),)),),
     )
-    composed = under_test("capped end nodes before backward forwards summed flattened copied")
-    findings = make_trial(ddp=composed, scope=Scope()).findings(case)
+    wrapper = composed("capped end nodes before backward forwards summed flattened copied")
+    findings = make_trial(ddp=wrapper, scope=Scope()).findings(case)
     assert {name: each.failure for name, each in findings.items() if each.failure} == {}
     assert findings["LOSS-1"].compared
     assert findings["GRAD-2"].compared

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import TrialMaker, fault_of
+from conftest import TrialMaker, composed, fault_of
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
@@ -19,7 +19,6 @@ from ddp_invariants.cases.program import (
 )
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.discovery.scope import Scope
-from ddp_invariants.faults.generated.choices import PARTS, Composition
 from ddp_invariants.implementation.spec import Ddp
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.exchange import MORTAL
@@ -249,11 +248,10 @@ def test_ranks_that_fail_only_at_a_timeout_notice_a_death(pool: Pool) -> None:
 
     gloo mostly ends that wait after a timeout alone; see [Note: deaths] in exchange.py.
     """
-    words = "each end all_reduce multiplied backward backwards together kept copied"
-    composed = Composition("ddp", tuple(words.split()))
+    wrapper = composed("each end all_reduce multiplied backward backwards together kept copied")
     layers = Layer("linear"), Layer("linear", 2, bias=True)
     case = TrainingCase(Model(1, layers), world_size=3, steps=2, situations=(DEATH,))
-    evidence = pool.train(case, Ddp(PARTS["ddp"].target, composed.host_arguments))
+    evidence = pool.train(case, wrapper)
     finding = judge(evidence)["LIVE-3"]
     assert (finding.failure, finding.compared) == (None, 2)
 
