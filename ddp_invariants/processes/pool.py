@@ -32,10 +32,11 @@ SLOWED = 4
 """Factor on that time for a case that keeps a device busy on purpose, since ranks may share one."""
 SIMULATED = 2
 """Factor on that time for a simulated case, which also ends by the time of its ranks."""
-LONG = 200_000
-"""Samples of a dataset that add that time once more: an order of a million takes seconds."""
-CROWDED = 400
-"""Ranks of a sampler that add that time once more: one process asks for all of them."""
+STEPS = 200_000
+"""Steps of a sampler that add that time once more, if each rank takes one per sample and per rank.
+
+One process asks for all ranks, a dozen times. A rank that lists the shards of all takes so many.
+"""
 MANY = 3
 """Factor on that time for all small cases of a sampler at once."""
 LOADING = 120.0
@@ -338,7 +339,7 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
-        times = 1 + case.data.samples // LONG + case.world_size // CROWDED
+        times = 1 + case.world_size * (case.data.samples + case.world_size) // STEPS
         patience = times * (patience or self.deadline)
         return self._losses.run(
             sampler,

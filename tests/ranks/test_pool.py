@@ -341,9 +341,9 @@ def test_a_long_dataset_and_many_ranks_have_more_time(
         return ask(small, sampler, patience, fresh=fresh)
 
     monkeypatch.setattr(pool, "_shards", shards)
-    for samples, ranks in ((4, 2), (199_999, 399), (999_971, 2), (4, 1044)):
+    for samples, ranks in ((4, 2), (199_998, 1), (999_971, 2), (1027, 1027)):
         pool.shards(ShardCase(ranks, Data(samples=samples)), Sampler(), patience=3.0)
-    assert given == [3.0, 3.0, 15.0, 9.0]
+    assert given == [3.0, 3.0, 30.0, 33.0]
 
 
 @pytest.mark.parametrize("ends", [True, False])
