@@ -28,6 +28,7 @@ from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.direct_forwards import DirectForwards
 from ddp_invariants.situations.draft import MOMENTS
 from ddp_invariants.situations.module_use import ModuleUse
+from ddp_invariants.situations.passes import PassOrder
 from ddp_invariants.situations.unused import UnusedLayers
 
 FOLDER = Path(situations.__file__).parent
@@ -145,6 +146,14 @@ def test_a_pruned_layer_is_called_and_never_run_without_its_hooks() -> None:
     pruned = case.with_situation(Actions((BetweenSteps("prune", 1),)))
     with pytest.raises(CaseError, match="none of direct forwards"):
         pruned.with_situation(DirectForwards())
+
+
+def test_a_pruned_layer_has_one_forward_in_each_backward() -> None:
+    """Each forward computes the weight anew, so two of them have other tensors than one."""
+    case = replace(CASE, model=Model(1, (Layer("linear"),)), steps=2, accumulation=2)
+    pruned = case.with_situation(Actions((BetweenSteps("prune", 1),)))
+    with pytest.raises(CaseError, match="alternate if a layer is pruned"):
+        pruned.with_situation(PassOrder("joint"))
 
 
 def test_no_module_is_copied_whose_layer_is_pruned() -> None:
