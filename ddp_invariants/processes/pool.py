@@ -32,10 +32,10 @@ SLOWED = 4
 """Factor on that time for a case that keeps a device busy on purpose, since ranks may share one."""
 SIMULATED = 2
 """Factor on that time for a simulated case, which also ends by the time of its ranks."""
-STEPS = 200_000
-"""Steps of a sampler that add that time once more, if each rank takes one per sample and per rank.
+ITEMS = 200_000
+"""Samples and ranks, counted once for each rank, that add that time once more to a sampler's case.
 
-One process asks for all ranks, a dozen times. A rank that lists the shards of all takes so many.
+One process asks for all ranks, and each rank may list the samples, or the shards of all ranks.
 """
 MANY = 3
 """Factor on that time for all small cases of a sampler at once."""
@@ -339,7 +339,7 @@ class Pool:
             HarnessError: The harness failed; nothing follows for the sampler.
             LoadFailure: The sampler does not load in a rank.
         """
-        times = 1 + case.world_size * (case.data.samples + case.world_size) // STEPS
+        times = 1 + case.world_size * (case.data.samples + case.world_size) // ITEMS
         patience = times * (patience or self.deadline)
         return self._losses.run(
             sampler,
