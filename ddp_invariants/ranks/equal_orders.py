@@ -98,20 +98,20 @@ def equal_epochs(
         two orders of a longer dataset are left out.
     """
 
-    def of_a_longer_dataset(epoch: int, other: int) -> tuple[Shards, Shards]:
+    def of_a_longer_dataset(epoch: int, partner: int) -> tuple[Shards, Shards]:
         samplers = [RankSampler(_longer(case), make, rank) for rank in ranks[:_FEW]]
-        return _of_epoch(samplers, epoch), _of_epoch(samplers, other)
+        return _of_epoch(samplers, epoch), _of_epoch(samplers, partner)
 
     rows: list[list[int]] = []
     if make.declared.padding == "endless":
         return rows  # No rule compares the epochs of a stream without end.
-    for (first, epoch), (second, other) in combinations(enumerate(case.epochs), 2):
-        if epoch == other or dealt[first] != dealt[second]:
+    for (first, epoch), (second, partner) in combinations(enumerate(case.epochs), 2):
+        if epoch == partner or dealt[first] != dealt[second]:
             continue
         if not _worth_it(case, dealt[first]):
             rows.append([first, second, 1])
-        elif not _differ(partial(of_a_longer_dataset, epoch, other)):
-            rows.append([first, second, _equal_in_a_row(case, make, ranks, epoch, other)])
+        elif not _differ(partial(of_a_longer_dataset, epoch, partner)):
+            rows.append([first, second, _equal_in_a_row(case, make, ranks, epoch, partner)])
     return rows
 
 
@@ -143,21 +143,21 @@ def epoch_intervals(
     return rows
 
 
-def _interval(samplers: list[RankSampler], epoch: int, other: int) -> int | None:
+def _interval(samplers: list[RankSampler], epoch: int, partner: int) -> int | None:
     """Return the interval at which pairs of epochs share an order after two that do."""
     most = ENOUGH + _MORE
     return next(
-        (by for by in _INTERVALS if _recurring(samplers, epoch, other, by, most) == most), None
+        (by for by in _INTERVALS if _recurring(samplers, epoch, partner, by, most) == most), None
     )
 
 
 def _recurring(
-    samplers: list[RankSampler], epoch: int, other: int, interval: int, most: int
+    samplers: list[RankSampler], epoch: int, partner: int, interval: int, most: int
 ) -> int:
     """Return how many pairs of epochs in a row share an order, each an interval later."""
     return _equal_pairs(
         lambda number: _of_epoch(samplers, epoch + interval * number),
-        lambda number: _of_epoch(samplers, other + interval * number),
+        lambda number: _of_epoch(samplers, partner + interval * number),
         most,
     )
 
@@ -191,21 +191,21 @@ def lone_epochs(
 
 
 def _is_lone(
-    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, partner: int
 ) -> bool:
     """Return whether two epochs share an order under every seed, and no other epochs do.
 
     A sampler may refuse a seed or an epoch that the case does not ask for, which proves nothing.
     """
     with suppress(Exception):  # An implementation may raise anything.
-        return _share_under_every_seed(case, make, ranks, epoch, other) and _others_differ(
-            case, make, ranks, other
+        return _share_under_every_seed(case, make, ranks, epoch, partner) and _others_differ(
+            case, make, ranks, partner
         )
     return False
 
 
 def _share_under_every_seed(
-    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, partner: int
 ) -> bool:
     """Return whether two epochs share an order under `ENOUGH` seeds, each with another order.
 
@@ -217,7 +217,7 @@ def _share_under_every_seed(
         seeded = _seeded(case, case.data.seed + number * direction)
         samplers = [RankSampler(seeded, make, rank) for rank in ranks]
         order = _of_epoch(samplers, epoch)
-        if order in known or _of_epoch(samplers, other) != order:
+        if order in known or _of_epoch(samplers, partner) != order:
             return False
         known.append(order)
     return True
@@ -238,30 +238,30 @@ def _others_differ(case: ShardCase, make: SamplerMaker, ranks: Sequence[int], wi
 
 
 def _equal_in_a_row(
-    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, partner: int
 ) -> int:
     samplers = [RankSampler(case, make, rank) for rank in ranks]
     if make.counts_epochs:
-        return _equal_ahead(samplers, epoch, other)
-    equal = _recurring(samplers, epoch, other, 1, ENOUGH)
-    mirrored = 2 * case.data.seed + epoch + other == 0
-    return max(equal, _equal_mirrored(case, make, ranks, epoch, other)) if mirrored else equal
+        return _equal_ahead(samplers, epoch, partner)
+    equal = _recurring(samplers, epoch, partner, 1, ENOUGH)
+    mirrored = 2 * case.data.seed + epoch + partner == 0
+    return max(equal, _equal_mirrored(case, make, ranks, epoch, partner)) if mirrored else equal
 
 
-def _equal_ahead(samplers: list[RankSampler], epoch: int, other: int) -> int:
+def _equal_ahead(samplers: list[RankSampler], epoch: int, partner: int) -> int:
     """Return how many pairs in a row share an order, of samplers that count their iterations."""
     for sampler in samplers:
         sampler.set_epoch(0)
     orders = [
-        [sampler.indices() for sampler in samplers] for _ in range(max(epoch, other) + ENOUGH)
+        [sampler.indices() for sampler in samplers] for _ in range(max(epoch, partner) + ENOUGH)
     ]
     return _equal_pairs(
-        lambda number: orders[epoch + number], lambda number: orders[other + number]
+        lambda number: orders[epoch + number], lambda number: orders[partner + number]
     )
 
 
 def _equal_mirrored(
-    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, other: int
+    case: ShardCase, make: SamplerMaker, ranks: Sequence[int], epoch: int, partner: int
 ) -> int:
     """Return how many pairs in a row share an order, whose sums of seed and epoch are opposite.
 
@@ -272,7 +272,7 @@ def _equal_mirrored(
         seeded = _seeded(case, case.data.seed - number)
         return _of_epoch([RankSampler(seeded, make, rank) for rank in ranks], epoch)
 
-    first, last = sorted((epoch, other))
+    first, last = sorted((epoch, partner))
     return _equal_pairs(
         lambda number: of(number, first), lambda number: of(number, last + 2 * number)
     )
