@@ -2,8 +2,7 @@
 
 Run this file as a script, because a process can register only one such device and keeps it.
 FakeTensors have shapes, dtypes and devices, but no values. A tensor that Python reads as a number is
-zero here, so a loss scaler never skips a step. Cases that need values of sparse gradients or of
-poison are not run.
+zero here, so a loss scaler never skips a step. Cases that need values of poison are not run.
 """
 
 import json
@@ -11,6 +10,7 @@ import os
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -46,12 +46,13 @@ RULES = (
     "RNG-1",
     "INIT-3",
 )
-WITHOUT = frozenset({"sparse", "nonfinite", "autocast", "backward_error", "fused", "other_methods"})
+WITHOUT = frozenset({"nonfinite", "backward_error", "fused", "other_methods"})
 """Capabilities that such a device, or no wrapper at all, does not support.
 
-An exception in autograd's thread for the device ends the process. The device has no fused steps and
-no autocast.
+An exception in autograd's thread for the device ends the process. The device has no fused steps.
 """
+IN_LOW_PRECISION = ("linear", "matmul", "addmm", "mm", "bmm")
+"""Operators that autocast runs in its dtype on this device."""
 
 
 class Nowhere(RankDevice):
@@ -93,6 +94,7 @@ def run(case: TrainingCase) -> None:
         log=log,
         counts=lambda: [0],
         in_flight=list,
+        destroyed=False,
     )
     with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -107,9 +109,52 @@ def run(case: TrainingCase) -> None:
     seen["cases"] += 1
 
 
+def coalesce(gradient: torch.Tensor) -> torch.Tensor:
+    """Return a sparse gradient as if no index occurred twice."""
+    return torch.sparse_coo_tensor(
+        gradient._indices(), gradient._values(), gradient.shape, is_coalesced=True
+    )
+
+
+def add_sparse(to: torch.Tensor, *_: object, **_options: object) -> torch.Tensor:
+    """Add a sparse gradient to a parameter, or to another sparse gradient."""
+    seen["sparse gradients"] += 1
+    return to
+
+
+def in_low_precision(operator: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return an operator as autocast on this device runs it."""
+    autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+
+    def cast(argument: object) -> object:
+        if isinstance(argument, torch.Tensor) and argument.is_floating_point():
+            return argument.to(torch.get_autocast_dtype("away"))
+        return argument
+
+    def run_in_it(*arguments: object) -> torch.Tensor:
+        seen["operators under autocast"] += 1
+        with torch._C._ExcludeDispatchKeyGuard(autocast):
+            return operator(*map(cast, arguments))
+
+    return run_in_it
+
+
+def complete_the_device() -> tuple[torch.library.Library, torch.library.Library]:
+    """Give the fake device autocast and the sparse kernels it lacks, as long as the result lives."""
+    others = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
+    others.fallback(torch.library.fallthrough_kernel)
+    kernels = torch.library.Library("aten", "IMPL")
+    kernels.impl("_coalesce", coalesce, "SparseMeta")
+    kernels.impl("add_.Tensor", add_sparse, "SparseMeta")
+    for name in IN_LOW_PRECISION:
+        kernels.impl(name, in_low_precision(getattr(torch.ops.aten, name)), "AutocastPrivateUse1")
+    return others, kernels
+
+
 if __name__ == "__main__":
     _setup_privateuseone_for_python_backend("away")
-    # Checkpoints call this function.
+    kept = complete_the_device()
+    # Checkpoints and autocast call this function.
     torch.away.get_amp_supported_dtype = lambda: [torch.bfloat16]  # type: ignore[attr-defined]
     fake_tensor.CONSTANT_NUMEL_LIMIT = (
         -1

@@ -183,5 +183,6 @@ def test_whatever_a_rank_computes_with_is_on_its_device() -> None:
     seen = json.loads(done.stdout)
     assert seen["cases"] >= 100
     assert seen["away"] > 1000
-    assert seen["counts of steps"] > 10
-    assert set(seen) == {"away", "cases", "counts of steps"}
+    for kind in ("counts of steps", "sparse gradients", "operators under autocast"):
+        assert seen.pop(kind, 0) > 10, kind
+    assert set(seen) == {"away", "cases"}
