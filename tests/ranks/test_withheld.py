@@ -1,6 +1,8 @@
 """Collectives whose results are withheld, called in each form that torch offers."""
 
 import datetime as dt
+from contextlib import nullcontext
+from typing import ClassVar
 
 import pytest
 import torch
@@ -9,8 +11,51 @@ from torch import Tensor, distributed
 from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.groups.observed import Connections, ObservedGroup, Timing
-from ddp_invariants.ranks.groups.works import Log
-from ddp_invariants.records.trace import LastWords
+from ddp_invariants.ranks.groups.works import Log, WithheldWork
+from ddp_invariants.records.trace import WAITED, LastWords
+
+
+class WithQueues(RankDevice):
+    """A CPU that claims to queue its work, and notes whose memory it keeps."""
+
+    kept: ClassVar[list[Tensor]] = []
+
+    @property
+    def on_device(self) -> bool:
+        """Return True."""
+        return True
+
+    def moment(self) -> None:
+        """Return None: the work is done at once."""
+
+    def keep(self, tensor: Tensor) -> None:
+        """Note the tensor."""
+        self.kept.append(tensor)
+
+
+@pytest.mark.parametrize("rank_device", [RankDevice(), WithQueues()])
+def test_a_stream_that_waits_gets_the_result(rank_device: RankDevice) -> None:
+    """A caller may let its stream wait instead of itself; without streams, torch refuses that."""
+    words = LastWords.alone()
+    store = distributed.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so
+    connections = Connections(store, 0, 1, dt.timedelta(seconds=20), RankDevice())
+    group = ObservedGroup(connections, Log(words, 0), Timing())
+    given, result = torch.zeros(2), torch.ones(2)
+    begun = group.allreduce([result])
+    work = WithheldWork(begun, [given], [result], [], SENTINEL, rank_device)
+    assert given.tolist() == [SENTINEL] * 2
+    with (
+        nullcontext()
+        if rank_device.on_device
+        else pytest.raises(RuntimeError, match="Failed to create StreamBlock")
+    ):
+        work.block_current_stream()
+    assert group.calls[0][WAITED] is not None
+    assert work.done == rank_device.on_device
+    if work.done:
+        assert given.tolist() == [1.0, 1.0]
+        assert WithQueues.kept == [result]
+    words.close()
 
 
 @pytest.mark.parametrize("listed", [True, False])

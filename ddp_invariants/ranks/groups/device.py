@@ -82,6 +82,14 @@ class RankDevice:
         if moment is not None:
             torch.cuda.current_stream(self.device).wait_event(moment)
 
+    def keep(self, tensor: Tensor) -> None:
+        """Keep a tensor's memory until this thread's stream has done the work queued so far.
+
+        Otherwise the memory of a tensor that was made on another stream could be reused before.
+        """
+        if self.on_device:
+            tensor.record_stream(torch.cuda.current_stream(self.device))
+
     def keep_busy(self, seconds: float) -> None:
         """Queue a kernel that does nothing for some seconds on this thread's stream.
 

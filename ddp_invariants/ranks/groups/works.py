@@ -72,6 +72,15 @@ class ObservedWork(_c10d.Work):  # type: ignore[misc]  # the base class has no t
         """Wait for the result, like `wait`."""
         self.wait()
 
+    def block_current_stream(self) -> None:
+        """Make the caller's stream wait for the result.
+
+        Raises:
+            RuntimeError: There are no streams here, as torch says for any collective.
+        """
+        self._waited()
+        self.inner.block_current_stream()
+
     def is_completed(self) -> bool:
         """Return whether the collective is done.
 
@@ -163,6 +172,7 @@ class WithheldWork(ObservedWork):
                 ):
                     self.overwritten |= not _same(tensor.detach(), snapshot)
                     tensor.detach().copy_(result)
+                    self._rank_device.keep(result)
             self.done = True
             # Two collectives into one buffer (a tied parameter) are in order. The result of the
             # first, when handed over, is no foreign write.
@@ -176,6 +186,16 @@ class WithheldWork(ObservedWork):
         with self._log.words.waiting(self._number):
             self._hand_over(timeout)
         return True
+
+    def block_current_stream(self) -> None:
+        """Hand the result over on the caller's stream.
+
+        torch would block the stream until the future is complete, which needs the stream.
+        """
+        if self._rank_device.on_device:
+            self.wait()
+        else:
+            super().block_current_stream()
 
     def is_completed(self) -> bool:
         """Hand over once the collective is done, since polling is a way to wait."""
