@@ -235,13 +235,23 @@ def test_a_gradient_that_is_none_is_named_as_the_cause(
 
 
 @pytest.mark.parametrize(
-    ("error", "limited"),
+    ("error", "limit"),
     [
-        (MemoryError(), True),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 12 bytes"), True),
-        (RuntimeError("refused"), False),
+        (MemoryError(), "(a rank may take 4 GiB)"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: 12 bytes"),
+            "(a rank may take 4 GiB)",
+        ),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "(ranks share a device)"),
+        (RuntimeError("NCCL error: Cuda failure 'out of memory'"), "(ranks share a device)"),
+        (RuntimeError("refused"), ""),
     ],
 )
-def test_an_exception_for_want_of_memory_is_marked(error: BaseException, *, limited: bool) -> None:
-    """A rank that may take no more memory says so, since the suite sets the limit."""
-    assert _raised(_refuses(error)).limited == limited
+def test_an_exception_for_want_of_memory_is_marked(error: BaseException, *, limit: str) -> None:
+    """A rank that may take no more memory says so, since the suite sets the limit.
+
+    The memory of a device is shared by the ranks, and perhaps by other programs.
+    """
+    raised = _raised(_refuses(error))
+    assert raised.limited == bool(limit)
+    assert raised.message.endswith(limit)

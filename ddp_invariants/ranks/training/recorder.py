@@ -159,12 +159,19 @@ def warned(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     )
 
 
+_FULL_DEVICE = ("CUDA out of memory", "failure 'out of memory'", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What torch, NCCL and cuBLAS say if a device has no memory left."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether Python, numpy or torch had no memory left."""
+    """Return whether Python, numpy, torch or a device had no memory left."""
     try:
-        return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+        message = str(error)
     except BaseException:  # noqa: BLE001 - any code may stand in a foreign __str__
-        return False
+        message = ""
+    return isinstance(error, MemoryError) or any(
+        words in message for words in ("can't allocate memory", *_FULL_DEVICE)
+    )
 
 
 def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any]:
@@ -175,7 +182,9 @@ def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any
         message = f"(its message raised {type(unprintable).__name__})"
     limited = is_out_of_memory(error)
     if limited:
-        message = f"{message[:1900]} (a rank may take {MEMORY >> 30} GiB)".lstrip()
+        full_device = any(words in message for words in _FULL_DEVICE)
+        limit = "ranks share a device" if full_device else f"a rank may take {MEMORY >> 30} GiB"
+        message = f"{message[:1900]} ({limit})".lstrip()
     return {
         "phase": phase,
         "step": step,
