@@ -149,8 +149,8 @@ class FakeWorld(World):
     """Simulated ranks on the fake device, whose tensors all ranks may use."""
 
     def _train(self, rank: int) -> None:
-        # A rank's hooks must run in its own thread, which hands on. A device's thread would serve
-        # all ranks. And a thread of its own does not know that `torch.tensor` may not fill memory.
+        # A rank's hooks must run in its own thread, which hands on; a device's thread would serve
+        # all ranks. And torch must be told in each thread that `torch.tensor` has no memory to fill.
         torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
         with FAKE, torch.autograd.set_multithreading_enabled(False):
             super()._train(rank)
