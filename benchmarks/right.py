@@ -11,6 +11,7 @@ the suite is mended, that part is run again, and its last run counts.
 """
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,15 +91,14 @@ def gathered(known: Sequence[Run], new: Iterable[Run]) -> list[Run]:
     """Return all runs.
 
     Raises:
-        MergeError: A part of a measurement is there already, or may be: a measurement is gathered
-            whole, or in parts of which each is one of as many.
+        MergeError: A part of a measurement has searches that are there already.
     """
     runs = list(known)
     for run in new:
         for old in runs:
             if old.population != run.population or (old.command == run.command and old.accused):
                 continue
-            if old.shard == run.shard or _parts(old.shard) != _parts(run.shard):
+            if _meet(old.shard, run.shard):
                 raise MergeError(f"gathered already by: {old.command}")
         runs.append(run)
     return runs
@@ -109,9 +109,15 @@ def counting(runs: Iterable[Run]) -> list[Run]:
     return list({run.command: run for run in runs}.values())
 
 
-def _parts(shard: str) -> str:
-    """Return the number of parts of a measurement; empty if it is whole."""
-    return shard.rpartition("/")[2]
+def _meet(one: str, other: str) -> bool:
+    """Return whether two parts of a measurement, such as 3/10 and 1/4, may have a search in common.
+
+    Part 3/10 has the third of every ten searches. An empty text is the whole measurement.
+    """
+    (number, count), (other_number, other_count) = (
+        map(int, (shard or "1/1").split("/")) for shard in (one, other)
+    )
+    return (number - other_number) % math.gcd(count, other_count) == 0
 
 
 @click.command()

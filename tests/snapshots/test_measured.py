@@ -184,3 +184,5 @@ def test_cases_of_right_implementations_are_gathered_over_runs(
     assert "| accused | 0 |" in page
     assert "| accused before the suite was mended | 1 |" in page
     assert "gathered already by" in add(mended, "--commit", "456")
+    assert "gathered already by" in add(replace(mended, shard="4/6"), "--commit", "456")
+    assert add(replace(mended, shard="3/6"), "--commit", "456") == ""
