@@ -151,7 +151,7 @@ class FakeWorld(World):
     def _train(self, rank: int) -> None:
         # A rank's hooks must run in its own thread, which hands on; a device's thread would serve
         # all ranks. And torch must be told in each thread that `torch.tensor` has no memory to fill.
-        torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
+        torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]  # no stub
         with FAKE, torch.autograd.set_multithreading_enabled(False):
             super()._train(rank)
 
@@ -209,7 +209,7 @@ def add_sparse(to: torch.Tensor, *_: object, **_options: object) -> torch.Tensor
 
 def in_low_precision(operator: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Return an operator as autocast on this device runs it."""
-    autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+    autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]  # no stub
 
     def cast(argument: object) -> object:
         if isinstance(argument, torch.Tensor) and argument.is_floating_point():
@@ -256,7 +256,7 @@ if __name__ == "__main__":
     recorder._bits = bits
     shaped._tensor = lambda tensor: f"{tensor.dtype} on {tensor.device.type}"
     draws._draw = lambda *_: None  # Random numbers of a program have no value here.
-    connections.RankDevice = away  # type: ignore[misc, assignment]
+    connections.RankDevice = away  # type: ignore[misc, assignment]  # a stand-in
     refusals.require_sent = require_sent
     train_alone()
     train_together()
