@@ -22,6 +22,7 @@ from pages import templates
 
 from ddp_invariants.errors import MergeError
 from ddp_invariants.proof.tables import Table, read
+from ddp_invariants.search.split import WHOLE, Split
 
 GATHERED = Path(__file__).with_suffix(".jsonl")
 PAGE = Path(__file__).parent.parent / "docs" / "right.md"
@@ -114,10 +115,8 @@ def _meet(one: str, other: str) -> bool:
 
     Part 3/10 has the third of every ten searches. An empty text is the whole measurement.
     """
-    (number, count), (other_number, other_count) = (
-        map(int, (shard or "1/1").split("/")) for shard in (one, other)
-    )
-    return (number - other_number) % math.gcd(count, other_count) == 0
+    first, second = (Split.read(shard) if shard else WHOLE for shard in (one, other))
+    return (first.number - second.number) % math.gcd(first.count, second.count) == 0
 
 
 @click.command()

@@ -165,25 +165,32 @@ _FULL_DEVICE = ("CUDA out of memory", "failure 'out of memory'", "CUBLAS_STATUS_
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether Python, numpy, torch or a device had no memory left."""
-    try:
-        message = str(error)
-    except BaseException:  # noqa: BLE001 - any code may stand in a foreign __str__
-        message = ""
-    return isinstance(error, MemoryError) or any(
-        words in message for words in ("can't allocate memory", *_FULL_DEVICE)
+    message = _message(error)
+    return (
+        isinstance(error, MemoryError)
+        or "can't allocate memory" in message
+        or _is_of_a_full_device(message)
     )
+
+
+def _is_of_a_full_device(message: str) -> bool:
+    return any(words in message for words in _FULL_DEVICE)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).encode(errors="backslashreplace").decode()
+    except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
+        return f"(its message raised {type(unprintable).__name__})"
 
 
 def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any]:
     """Return an exception as plain data. `str` of a foreign exception may itself raise."""
-    try:
-        message = str(error).encode(errors="backslashreplace").decode()
-    except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
-        message = f"(its message raised {type(unprintable).__name__})"
+    message = _message(error)
     limited = is_out_of_memory(error)
     if limited:
-        full_device = any(words in message for words in _FULL_DEVICE)
-        limit = "ranks share a device" if full_device else f"a rank may take {MEMORY >> 30} GiB"
+        shared = _is_of_a_full_device(message)
+        limit = "ranks share a device" if shared else f"a rank may take {MEMORY >> 30} GiB"
         message = f"{message[:1900]} ({limit})".lstrip()
     return {
         "phase": phase,
