@@ -224,22 +224,24 @@ def test_the_tables_of_capabilities_are_those_of_the_code() -> None:
     assert sorted(named) == sorted(CAPABILITIES)
 
 
-def test_what_is_said_of_the_planted_faults_is_what_was_measured() -> None:
-    """The README's figures are those of docs/faults.md; no control was accused there."""
-    measured = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
+def test_what_is_said_of_composed_implementations_is_what_was_measured() -> None:
+    """The README's figures are those of docs/composed.md and docs/right.md."""
     figures = re.search(
-        r"caught all (\d+) planted faults with each of (\d+) seeds\. "
-        r"It accused none of (\d+) right implementations in ([\d,]+) cases",
+        r"caught \[all of ([\d,]+) wrong ones\]\(docs/composed\.md\), and "
+        r"accuses \[none of ([\d,]+) right ones\]\(docs/right\.md\) in over ([\d,]+) cases",
         " ".join(TEXT.split()),
     )
     assert figures is not None
-    faults, seeds, controls, cases = figures.groups()
-    searches = int(faults) * int(seeds)
-    assert f"| caught | {searches} of {searches} searches |" in measured
-    assert f"| cases of controls | {cases} |" in measured
-    assert "| controls accused | 0 |" in measured
-    section = measured.partition("## Controls")[2].partition("\n## ")[0]
-    assert len(re.findall(r"^\| .* \| [\d,]+ \| no \|$", section, re.MULTILINE)) == int(controls)
+    wrong, right, cases = (int(figure.replace(",", "")) for figure in figures.groups())
+    composed, accused = (
+        (ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("composed.md", "right.md")
+    )
+    assert f"| caught | {wrong} of {wrong} searches |" in composed
+    assert "| accused | 0 |" in accused
+    assert f"--right {right} --seed 1" in accused
+    judged = re.search(r"^\| cases \| ([\d,]+) \|$", accused, re.MULTILINE)
+    assert judged is not None
+    assert int(judged[1].replace(",", "")) > cases
 
 
 def test_the_names_an_implementation_may_use_are_those_the_loader_knows() -> None:
