@@ -13,8 +13,8 @@ therefore never averaged, and ranks drift apart. Without accumulation the wrappe
 
 Both need every parameter to be used on every rank, because a hook that does not run does not join
 the all-reduce in which the other ranks wait. Both also need gradients to become ready in the same
-order on all ranks. Otherwise gradients of equal shape are mixed. Both classes declare these two
-limits.
+order on all ranks. Otherwise gradients of equal shape are mixed. A parameter that is unfrozen or
+replaced after wrapping has no hook, so its gradient stays local. Both classes declare these limits.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,9 @@ class AsDescribed(nn.Module):
         process_group: The ranks to average over; None is the default group.
     """
 
-    declares: ClassVar[dict[str, Any]] = {"unsupported": ("unused", "crossed")}
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ("unused", "crossed", "unfreeze", "assign")
+    }
 
     def __init__(self, module: nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
         super().__init__()

@@ -307,9 +307,16 @@ def test_a_sampler_that_does_not_end_violates_live1(make_trial: TrialMaker, pool
     assert "world_size=" not in str(second.value)  # The hang's case was drawn for SHARD-3.
 
 
+WITHOUT_A_WAIT = ("NoWait", "WaitsForTheLastOnly", "ForgetsOneWait", "DividesInFlight")
+
+
 @pytest.mark.parametrize(
     ("fault", "seed"),
-    [("NoWait", 0), ("WaitsForTheLastOnly", 1), ("ForgetsOneWait", 2), ("DividesInFlight", 0)],
+    [
+        pytest.param(fault, seed, marks=[] if seed == number % 3 else [pytest.mark.long])
+        for number, fault in enumerate(WITHOUT_A_WAIT)
+        for seed in range(3)
+    ],
 )
 def test_a_missing_wait_is_caught_whatever_the_timing(
     make_trial: TrialMaker, fault: str, seed: int

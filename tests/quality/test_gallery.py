@@ -26,12 +26,20 @@ _SPEC.loader.exec_module(program)
 
 LONG = ("bucketed_main_grad", "bucketed_main_grad_corrected", "per_parameter_hook_corrected")
 """Systems whose styles are also covered by planted faults and controls."""
+FEW = 8
+"""The cases of a property in a test that always runs; the long tests draw twice as many."""
 
 
 @pytest.mark.parametrize(
-    "entry",
+    ("entry", "cases"),
     [
-        pytest.param(entry, id=name, marks=[pytest.mark.long] if name in LONG else [])
+        pytest.param(
+            entry,
+            cases,
+            id=name if cases == FEW else f"{name}, {cases} cases",
+            marks=[] if cases == FEW and name not in LONG else [pytest.mark.long],
+        )
+        for cases in (FEW, 2 * FEW)
         for name, entry in VERDICTS.items()
     ],
 )
@@ -41,6 +49,7 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     entry: dict[str, Any],
+    cases: int,
 ) -> None:
     """A wrong system violates the named rule, with its cause, and at most its consequences.
 
@@ -50,7 +59,7 @@ def test_a_system_comes_out_with_the_verdict_beside_it(
         search, "SHRINK_RUNS", 60
     )  # Runs per rule: this test does not need the smallest case.
     # One caught exception in some ten has the place and the parameters at which it does harm.
-    cases = 40 if entry.get("violated") == "LIVE-2" else 8
+    cases = max(cases, 40) if entry.get("violated") == "LIVE-2" else cases
     result = judged(entry, pool, tmp_path, cases=cases, discover=discovered)
     violations = {rule: str(violation) for rule, violation in result.violations.items()}
     assert result.inconclusive == {}

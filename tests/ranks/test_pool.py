@@ -84,7 +84,9 @@ def still_running(processes: list[psutil.Process], within: float) -> list[psutil
     return alive
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.02])
+@pytest.mark.parametrize(
+    "delay", [0.0, 0.02, *(pytest.param(delay, marks=pytest.mark.long) for delay in (0.05, 0.2))]
+)
 def test_no_rank_outlives_a_controller_that_is_killed(delay: float) -> None:
     """SIGKILL to the controller, at any moment of a case, soon ends its hosts and ranks.
 
