@@ -20,7 +20,9 @@ float64.
   - A parameter without a gradient leaves its bucket waiting; backward then ends with an error.
   - A backward that raises half way, and is caught, leaves the callback marked as queued. No
     gradient is ever handed back again.
-`Corrected` is right; a parameter without a gradient counts as zero.
+`Corrected` is right; a parameter without a gradient counts as zero. It declares its limits: the plan
+does not follow parameters that are frozen, unfrozen or replaced after wrapping, and a rank whose loss
+reaches no parameter sends nothing.
 """
 
 from collections.abc import Iterator
@@ -188,6 +190,10 @@ class Corrected(AsDescribed):
     It hands back copies and keeps float64. It does not wait for gradients that never come. It drops
     the leftovers of a backward that raised.
     """
+
+    declares: ClassVar[dict[str, Any]] = {
+        "unsupported": ["freeze", "unfreeze", "assign", "unreached"]
+    }
 
     def forward(self, *inputs: Any) -> Any:
         """Run the module, after dropping the leftovers of a backward that raised."""
