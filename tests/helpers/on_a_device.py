@@ -87,7 +87,7 @@ class Nowhere(RankDevice):
         """Do nothing."""
 
     @contextmanager
-    def slowed(self, seconds: float, *, waited_for: bool) -> Iterator[None]:  # noqa: ARG002  # the parent's
+    def slowed(self, seconds: float, *, waited_for: bool) -> Iterator[None]:  # noqa: ARG002  # RankDevice's signature
         """Slow nothing."""
         yield
 
@@ -256,6 +256,7 @@ if __name__ == "__main__":
     recorder._bits = bits
     shaped._tensor = lambda tensor: f"{tensor.dtype} on {tensor.device.type}"
     draws._draw = lambda *_: None  # Random numbers of a program have no value here.
+    # The stand-ins have other types than the originals, so they are set where mypy sees no types.
     vars(connections)["RankDevice"] = away
     vars(refusals)["require_sent"] = require_sent
     train_alone()

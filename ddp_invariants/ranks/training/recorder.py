@@ -178,6 +178,7 @@ def _is_of_a_full_device(message: str) -> bool:
 
 
 def _message(error: BaseException) -> str:
+    """Return an exception's message. `str` of a foreign exception may itself raise."""
     try:
         return str(error).encode(errors="backslashreplace").decode()
     except BaseException as unprintable:  # noqa: BLE001 - any code may stand in a foreign __str__
@@ -185,7 +186,7 @@ def _message(error: BaseException) -> str:
 
 
 def exception_data(error: BaseException, phase: str, step: int) -> dict[str, Any]:
-    """Return an exception as plain data. `str` of a foreign exception may itself raise."""
+    """Return an exception as plain data."""
     message = _message(error)
     limited = is_out_of_memory(error)
     if limited:
