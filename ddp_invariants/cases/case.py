@@ -152,6 +152,12 @@ class TrainingCase(Situated, Strict):
             "fused kernels for Nesterov momentum if gradients are left in place: torch writes the "
             "step into the gradients otherwise",
         )
+        require(
+            not self.model.has("loss_only") or self.penalty == "weights",
+            "penalty",
+            self.penalty,
+            "'weights' if a layer is used by the loss only",
+        )
         for situation in self.situations:
             situation.check(self)
 

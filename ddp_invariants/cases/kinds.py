@@ -30,6 +30,7 @@ LayerKind = Literal[
     "summed",
     "counter",
     "shared_buffer",
+    "loss_only",
 ]
 
 Shape = tuple[int, ...]
@@ -60,8 +61,8 @@ class Kind:
         unsaved: The names of buffers that a saved state leaves out (`persistent=False`).
         width: The width of its result, given the layer and its input width.
         divisor: The number that divides its input width.
-        passing: True if it has no parameter and passes its input on in the dtype it has.
-        trains: True if it has parameters with elements.
+        passing: True if it passes its input on in the dtype it has.
+        trains: True if a forward trains a parameter of it that has elements.
         product: True if it is a product, which autocast lowers.
         complex: True if its parameters may be complex.
         low: True if its parameters may be of low precision. Of norms and attention in such a dtype
@@ -73,6 +74,7 @@ class Kind:
         draws: True if it draws random numbers.
         norms_batches: True if a sample's result depends on the other samples of a rank's batch.
         owns: True if a later linear layer may use its weight.
+        loss_only: True if the program uses its parameters in the loss only, not in a forward.
     """
 
     parameters: Callable[["Layer", int], dict[str, Shape]] = lambda _layer, _width: {}
@@ -94,6 +96,7 @@ class Kind:
     draws: bool = False
     norms_batches: bool = False
     owns: bool = False
+    loss_only: bool = False
 
 
 KINDS: dict[LayerKind, Kind] = {
@@ -203,5 +206,12 @@ KINDS: dict[LayerKind, Kind] = {
         buffer_dtypes={"count": "int64"},
         passing=True,
         trains=False,
+    ),
+    "loss_only": Kind(
+        parameters=lambda _layer, width: {"coefficient": (width,)},
+        passing=True,
+        trains=False,
+        low=False,
+        loss_only=True,
     ),
 }

@@ -58,6 +58,7 @@ class Layer(Strict):
             `mixed` is x * gain + shift, with a shift in float64. `summed` is x * (base + delta), and
             autograd hands one tensor on as the gradient of both parameters. `counter` has one buffer, an integer,
             and no parameter. `shared_buffer` is the same, and a child module holds the same buffer.
+            `loss_only` has a vector that only the loss uses, as part of a penalty on parameters.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.
         bias: True if a `linear` layer, a `convolution` or a `batch_norm` adds a vector.
@@ -202,7 +203,7 @@ class Layer(Strict):
 
 
 PASSING: tuple[LayerKind, ...] = tuple(name for name, kind in KINDS.items() if kind.passing)
-"""The kinds without parameters, which pass their input on in the dtype it has."""
+"""The kinds that pass their input on in the dtype it has."""
 
 BUFFERS: tuple[LayerKind, ...] = tuple(name for name, kind in KINDS.items() if kind.buffers(0))
 """The kinds with buffers."""
@@ -355,6 +356,10 @@ class Model(Strict):
     def shares_tensors(self) -> bool:
         """True if a parameter or a buffer has two names: assigning to both makes two tensors."""
         return any(layer.tied is not None or layer.kind == "shared_buffer" for layer in self.layers)
+
+    def has(self, kind: LayerKind) -> bool:
+        """Return whether a layer is of a kind."""
+        return any(layer.kind == kind for layer in self.layers)
 
     @property
     def norms_batches(self) -> bool:

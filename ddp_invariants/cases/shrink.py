@@ -4,12 +4,13 @@ Hypothesis shrinks the choices from which a case was drawn. It deletes a few nei
 a time, and a layer takes ten, so models keep layers that do not matter for the failure.
 """
 
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ddp_invariants.cases.case import Case, ShardCase, TrainingCase
-from ddp_invariants.cases.layers import Layer
+from ddp_invariants.cases.layers import Layer, LayerKind
 from ddp_invariants.cases.program import Data, Optimizer
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.errors import CaseError
@@ -190,6 +191,15 @@ def without_layer(layers: tuple[Layer, ...], index: int) -> tuple[Layer, ...]:
         else replace(layer, tied=None if layer.tied == index else layer.tied - 1)
         for layer in rest
     )
+
+
+def without_kinds(case: TrainingCase, *kinds: LayerKind) -> TrainingCase:
+    """Return the case without layers of some kinds."""
+    for index in reversed(range(len(case.model.layers))):
+        if case.model.layers[index].kind in kinds:
+            model = replace(case.model, layers=without_layer(case.model.layers, index))
+            case = case.with_each(operator.methodcaller("without_layer", index), model=model)
+    return case
 
 
 def _tried(case: TrainingCase, **changes: object) -> Iterator[TrainingCase]:

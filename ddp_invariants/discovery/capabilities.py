@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.dtypes import LOW_PRECISION, Dtype
-from ddp_invariants.cases.layers import BUFFERS, Layer, Model, Naming
+from ddp_invariants.cases.layers import BUFFERS, Layer, LayerKind, Model, Naming
 from ddp_invariants.cases.levels import Level
 from ddp_invariants.cases.program import Data, Optimizer
-from ddp_invariants.cases.shrink import without_layer
+from ddp_invariants.cases.shrink import without_kinds
 from ddp_invariants.situations import SITUATIONS
-from ddp_invariants.situations.capability import BASE, FOUR, Capability
+from ddp_invariants.situations.capability import BASE, FOUR, GENTLE, Capability
 from ddp_invariants.situations.passes import PassOrder
+from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.resized import Resized
 
 
@@ -22,15 +23,6 @@ def _changed(case: TrainingCase, change: Callable[[Layer], Layer]) -> TrainingCa
     return replace(
         case, model=replace(case.model, layers=tuple(change(layer) for layer in case.model.layers))
     )
-
-
-def _dropped(case: TrainingCase, *kinds: str) -> TrainingCase:
-    """Return the case without layers of some kinds."""
-    for index in reversed(range(len(case.model.layers))):
-        if case.model.layers[index].kind in kinds:
-            model = replace(case.model, layers=without_layer(case.model.layers, index))
-            case = case.with_each(operator.methodcaller("without_layer", index), model=model)
-    return case
 
 
 def _layers(
@@ -50,13 +42,14 @@ def _layers(
     )
 
 
-def _kind(kind: str, *conditions: str, level: Level = "extended") -> Capability:
-    """Return the capability to train a kind of layer."""
-    layers = (*FOUR, Layer(kind))  # type: ignore[arg-type]  # checked by the layer
+def _kind(
+    kind: LayerKind, *conditions: str, level: Level = "extended", base: TrainingCase = BASE
+) -> Capability:
+    """Return the capability to train a kind of layer, which a probe adds to a simple case."""
     return Capability(
-        lambda case: any(layer.kind == kind for layer in case.model.layers),
-        lambda case: _dropped(case, kind),
-        replace(BASE, model=Model(4, layers)),
+        lambda case: case.model.has(kind),
+        lambda case: without_kinds(case, kind),
+        replace(base, model=Model(4, (*FOUR, Layer(kind)))),
         frozenset(conditions),
         level=level,
     )
@@ -238,7 +231,7 @@ _OWN: dict[str, Capability] = {
     ),
     "buffers": Capability(
         lambda case: case.model.has_buffers,
-        lambda case: _dropped(case, *BUFFERS),
+        lambda case: without_kinds(case, *BUFFERS),
         replace(BASE, model=Model(4, (*FOUR, Layer("statistics")))),
         varieties={"a single one": _keeps_one_buffer_equal},
     ),
@@ -256,7 +249,7 @@ _OWN: dict[str, Capability] = {
             for layer in case.model.layers
         ),
         lambda case: _changed(
-            _dropped(case, "mixed"),
+            without_kinds(case, "mixed"),
             lambda layer: replace(layer, dtype="float32") if layer.dtype == "float64" else layer,
         ),
         _changed(BASE, lambda layer: replace(layer, dtype="float64")),
@@ -283,7 +276,7 @@ _OWN: dict[str, Capability] = {
     ),
     "embedding": Capability(
         lambda case: case.model.layers[0].kind == "embedding",
-        lambda case: _dropped(case, "embedding"),
+        lambda case: without_kinds(case, "embedding"),
         replace(BASE, model=Model(4, (Layer("embedding"), *FOUR))),
         _SPARSE,
         level="core",
@@ -294,6 +287,14 @@ _OWN: dict[str, Capability] = {
     "attention": _kind("attention", level="core"),
     "dropout": _kind("dropout", level="core"),
     "terms": _kind("terms", level="core"),
+    "loss_only": replace(
+        _kind(
+            "loss_only",
+            "a parameter that only the loss uses",
+            base=GENTLE.with_situation(Penalty("weights")),
+        ),
+        after="weight_penalty",
+    ),
     "named_module": _named("module", "a submodule called module"),
     "alike_underscored": _named("underscored", "names equal with underscores for dots"),
     "alike_joined": _named("joined", "names equal without dots"),

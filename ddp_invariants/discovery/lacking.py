@@ -45,6 +45,7 @@ NEVER: dict[str, str] = {
     "joint": "run two forwards before one backward",
     "retained": "run two backwards through one forward",
     "penalty": "penalise the gradients of inputs (create_graph=True)",
+    "loss_only": "use a parameter in the loss alone, not in a forward",
     "weight_penalty": "penalise parameters in the loss, outside of a forward",
     "twice": "call a layer twice in one forward",
     "reentrant": "use reentrant checkpoints",

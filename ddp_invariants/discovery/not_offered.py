@@ -22,7 +22,8 @@ def lacking_as_declared(described: Mapping[str, Any], declared: Declarations) ->
         lacking |= {"freeze", "unfreeze", "unfreeze_in_group"}
     if declared.zero == 3:
         # The module's parameters exist within a forward only, which all ranks must run alike.
-        lacking |= {"parameter_outputs", "unused", "weight_penalty", "weights_written", "pruned"}
+        lacking |= {"parameter_outputs", "unused", "weight_penalty", "loss_only"}
+        lacking |= {"weights_written", "pruned"}
     if declared.main:
         # The optimizer goes on with its own copies.
         lacking |= {"weights_written"}

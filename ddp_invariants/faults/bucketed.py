@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
+from operator import attrgetter
 from typing import Any, ClassVar
 from weakref import ref
 
@@ -10,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp_invariants.reference.ddp import Bucket
+from ddp_invariants.reference.ddp import Bucket, _leaves, _tensors
 from ddp_invariants.reference.ddp import DistributedDataParallel as Reference
 
 _SUM = dist.all_reduce
@@ -213,6 +214,33 @@ def _note(
 ) -> None:
     """Note the parameters of a module that is called."""
     called.update(held)
+
+
+class CountsOnlyWhatAnOutputReaches(Reference):
+    """A gradient counts if a result of the forward depends on its parameter, so one that only the loss
+    uses keeps each rank's own gradient (no public incident found).
+
+    GRAD-13: never reduced.
+    """
+
+    declares: ClassVar[dict[str, Any]] = {"unsupported": ("reentrant",)}
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._reached = set[Tensor]()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        result = super().forward(*args, **kwargs)
+        for output in filter(attrgetter("requires_grad"), _tensors(result)):
+            self._reached |= {output} if output.is_leaf else {n.variable for n in _leaves(output)}
+        return result
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        sent = super()._packed(bucket)
+        for number, parameter in enumerate(bucket.parameters):
+            if parameter not in self._reached:
+                sent[number - len(bucket.parameters)] = 0
+        return sent
 
 
 class SkipsScalars(Reference):

@@ -274,6 +274,7 @@ CAPABILITIES: dict[str, str] = {
     "retained": "two backwards through one forward, each synchronised",
     "penalty": "a loss with a penalty on the gradients of its inputs (create_graph=True)",
     "weight_penalty": "a loss with a penalty on the parameters, which differs between ranks",
+    "loss_only": "a parameter that only the loss uses, such as a learned temperature",
     "twice": "a layer that a forward calls twice",
     "checkpointed": "layers that backward recomputes, as activation checkpoints do",
     "reentrant": "layers that a reentrant checkpoint recomputes in a backward of its own",

@@ -242,6 +242,7 @@ PENALTIES = {
     "inputs": "a penalty on gradients by the inputs",
     "weights": "a penalty on parameters",
 }
+LOSS_ONLY = "a parameter that only the loss uses"
 CHECKPOINTS = {
     "plain": "a layer computed again in backward",
     "reentrant": "reentrant checkpoints",
@@ -256,7 +257,7 @@ CHECKPOINTS = {
     "change gradients.",
     needs=(
         *(TWO_RANKS, *PASSES.values(), *CHECKPOINTS.values()),
-        *(TWICE, DIRECT, *PENALTIES.values(), HOOKED),
+        *(TWICE, DIRECT, *PENALTIES.values(), LOSS_ONLY, HOOKED),
     ),
     source=SOURCE,
     applies="capability",
@@ -270,6 +271,7 @@ CHECKPOINTS = {
             "retained",
             "penalty",
             "weight_penalty",
+            "loss_only",
             "direct_forwards",
             "gradient_hooks",
             "twice",
@@ -288,6 +290,7 @@ def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
     }
     met |= {TWICE for layer in case.model.layers if layer.twice}
     met |= {PENALTIES[case.penalty]} if case.penalty else set()
+    met |= {LOSS_ONLY} if case.model.has("loss_only") else set()
     met |= {DIRECT} if case.get(DirectForwards) is not None else set()
     met |= {HOOKED} if case.get(GradientHooks) is not None else set()
     if not met:

@@ -72,6 +72,7 @@ class Draft:
         accumulation: Backwards per step.
         data: The dataset.
         model: The model.
+        last_layers: Layers behind those of the model, which only a case in all its situations has.
         real: True if no parameter may be complex.
         clearings: Values of `zero_grad` to draw from.
         zero_grad: As in the case.
@@ -89,6 +90,7 @@ class Draft:
     outside: int = 0
     data: Data = Data()
     model: Model = Model(1, (Layer("linear"),))  # noqa: RUF009 - frozen
+    last_layers: tuple[Layer, ...] = ()
     real: bool = False
     clearings: tuple[ZeroGrad, ...] = ("set_to_none", "zero", "never", "mixed")
     zero_grad: ZeroGrad = "set_to_none"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from ddp_invariants.cases.case import Passes, TrainingCase
 from ddp_invariants.cases.fields import one_of, require
-from ddp_invariants.cases.layers import Checkpoint, Model
+from ddp_invariants.cases.layers import Checkpoint, Layer, Model
 from ddp_invariants.cases.situated import Penalised
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability
@@ -100,7 +100,10 @@ class PassOrder(Situation):
             if draft.offer.has(needed) and not (of == "weights" and sparse)
         ]
         if penalties and draft.one_in(5):
-            draft.add(Penalty(draft.choice(penalties)))
+            of = draft.choice(penalties)
+            draft.add(Penalty(of))
+            if of == "weights" and draft.coin() and draft.offer.has("loss_only"):
+                draft.last_layers = (_for_the_loss(draft),)
             order, checkpoint, draft.clearings = "alternate", "none", draft.clearings[:2]
         if not ways:
             return
@@ -150,6 +153,12 @@ def _offered(draft: Draft, order: Passes, checkpoint: Checkpoint) -> bool:
     if (order, checkpoint) == ("joint", "reentrant"):
         needed.add("in_parts")
     return all(map(draft.offer.has, needed))
+
+
+def _for_the_loss(draft: Draft) -> Layer:
+    """Return a layer whose parameter only the loss uses, in the dtype of the first layer if it may."""
+    dtype = draft.model.layers[0].dtype
+    return Layer("loss_only", dtype="float64" if dtype == "float64" else "float32")
 
 
 def _without_batch_norm(model: Model) -> Model:

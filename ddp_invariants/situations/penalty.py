@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.fields import one_of, require
+from ddp_invariants.cases.shrink import without_kinds
 from ddp_invariants.cases.situated import Penalised
 from ddp_invariants.cases.situation import Situation
 from ddp_invariants.situations.capability import GENTLE, Capability
@@ -22,7 +23,8 @@ class Penalty(Situation):
             program asks autograd for with `create_graph`. Only the unwrapped twin module computes
             the result: the oracle has no second derivatives. `weights`: the penalty is half the
             sum of all squared trained parameters, times the batch's first target. So the gradient
-            has a part that comes from no forward, and that differs between ranks.
+            has a part that comes from no forward, and that differs between ranks. A `loss_only`
+            layer has no other part.
     """
 
     beyond_scripts: ClassVar[str] = "a penalty is a part of the loss"
@@ -72,7 +74,7 @@ def _capability(of: Penalised, condition: str, after: str) -> Capability:
     """Return the capability to train with a penalty."""
     return Capability(
         lambda case: case.penalty == of,
-        lambda case: case.without(Penalty),
+        lambda case: without_kinds(case, "loss_only").without(Penalty),
         GENTLE.with_situation(Penalty(of)),
         frozenset({condition}),
         after,

@@ -25,8 +25,19 @@ from ddp_invariants.ranks.training.warm_up import optimizer_plan
 from ddp_invariants.search.strategies import training_cases
 from ddp_invariants.situations.autocast import Autocast
 from ddp_invariants.situations.faint_loss import FaintLoss
+from ddp_invariants.situations.gradient_hooks import GradientHooks
 from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.unused import unreached
+
+
+def penalised(case: TrainingCase) -> TrainingCase:
+    """Return the case with a penalty on parameters, one of which only the loss uses."""
+    case = Penalty("weights").fitted_or_left_out(case)
+    if not case.penalty:
+        return case
+    layers = (*case.model.layers, Layer("loss_only"))
+    return replace(case, model=replace(case.model, layers=layers))
+
 
 CASES = (
     training_cases(Scope())
@@ -37,6 +48,7 @@ CASES = (
     | training_cases(Scope(), drawing=True)
     | training_cases(Scope(), buffers=True)
     | training_cases(Scope()).map(Penalty("weights").fitted_or_left_out)
+    | training_cases(Scope()).map(penalised)
     | training_cases(Scope()).map(FaintLoss(-60).fitted_or_left_out)
 )
 
@@ -77,7 +89,9 @@ def torch_gradients(
         for name, parameter in replica.named_parameters():
             if parameter.requires_grad:
                 gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                rows.setdefault(name, []).append(_numbers(gradient.detach().to_dense()).copy())
+                kept = _numbers(gradient.detach().to_dense())
+                hooked = case.get(GradientHooks) is not None
+                rows.setdefault(name, []).append(-kept if hooked else kept.copy())
     return losses, {name: np.stack(values) for name, values in rows.items()}
 
 
