@@ -31,6 +31,7 @@ LayerKind = Literal[
     "counter",
     "shared_buffer",
     "loss_only",
+    "parametrized",
 ]
 
 Shape = tuple[int, ...]
@@ -192,6 +193,10 @@ KINDS: dict[LayerKind, Kind] = {
     ),
     "summed": Kind(
         parameters=lambda _layer, width: dict.fromkeys(("base", "delta"), (width,)),
+        low=False,
+    ),
+    "parametrized": Kind(
+        parameters=lambda _layer, width: {"parametrizations.factor.original": (width,)},
         low=False,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),

@@ -58,6 +58,8 @@ class Layer(Strict):
             `mixed` is x * gain + shift, with a shift in float64. `summed` is x * (base + delta), and
             autograd hands one tensor on as the gradient of both parameters. `counter` has one buffer, an integer,
             and no parameter. `shared_buffer` is the same, and a child module holds the same buffer.
+            `parametrized` is x * (2 * v), by torch's parametrization, which moves the vector v into
+            a module inside the layer's, and computes the factor when the layer asks for it.
             `loss_only` has a vector that only the loss uses, as part of a penalty on parameters.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.

@@ -306,6 +306,7 @@ _OWN: dict[str, Capability] = {
         probe=replace(BASE, values="real", model=Model(4, (*FOUR, Layer("mixed")))),
     ),
     "summed": _kind("summed"),
+    "parametrized": _kind("parametrized"),
     "sgd": Capability(
         lambda case: case.optimizer.kind == "sgd",
         lambda case: replace(

@@ -32,6 +32,7 @@ NEVER: dict[str, str] = {
     "complex": "wrap a model with complex parameters",
     "mixed": "mix dtypes of parameters in one layer",
     "summed": "add two parameters of one shape",
+    "parametrized": "wrap a model with torch's parametrizations, such as a weight norm",
     "named_module": "wrap a model that has a submodule called module",
     "alike_underscored": "wrap a model of which two names are equal with underscores for dots",
     "alike_joined": "wrap a model of which two names are equal without their dots",

@@ -70,6 +70,26 @@ class PerParameter(nn.Module):
         return total / self.world_size
 
 
+class LeavesOnly(PerParameter):
+    """Parameters are taken from the module itself and from modules without children, so one that a
+    parametrization computes with stays local (no public incident found).
+
+    INIT-1: never broadcast.
+    """
+
+    def _start(self) -> None:
+        broadcast([*self._found(), *self.module.buffers()], self.group)
+
+    def _hook(self, parameter: nn.Parameter) -> None:
+        if any(parameter is found for found in self._found()):
+            super()._hook(parameter)
+
+    def _found(self) -> list[nn.Parameter]:
+        leaves = (each for each in self.module.modules() if not any(each.children()))
+        found = [p for each in (self.module, *leaves) for p in each.parameters(recurse=False)]
+        return list(dict.fromkeys(found))
+
+
 class Overlapped(PerParameter):
     """Right: hooks start the sums; a callback at the end of backward waits for them and writes the
     means back.

@@ -244,6 +244,7 @@ CAPABILITIES: dict[str, str] = {
     "dropout": "layers that draw random numbers",
     "mixed": "layers with parameters of two dtypes",
     "summed": "a sum of two parameters, whose gradients are one tensor",
+    "parametrized": "a layer that torch's parametrization changed, as by a weight norm",
     "terms": "a list of parameters (nn.ParameterList)",
     "named_module": "a submodule that the user calls module",
     "alike_underscored": "names that are equal with underscores for dots",

@@ -20,7 +20,7 @@ _SMALL = st.integers(0, 7)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
 _BLOCKS = st.sampled_from(
-    ("",) * 20
+    ("",) * 19
     + (
         "convolution",
         "norm",
@@ -31,6 +31,7 @@ _BLOCKS = st.sampled_from(
         "extremes",
         "mixed",
         "summed",
+        "parametrized",
     )
 )
 """Blocks of layers, drawn rarely: they cost more to judge, and little around them stays exact."""
@@ -314,6 +315,7 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
         "extremes": 1,
         "mixed": 1,
         "summed": 1,
+        "parametrized": 1,
     }.get(name, 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
@@ -323,8 +325,10 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
         return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
     if name == "extremes":
         return [Layer("extremes")]
-    if name in ("mixed", "summed"):
-        return [Layer("mixed" if name == "mixed" else "summed", dtype=dtype)]
+    if name == "mixed":
+        return [Layer("mixed", dtype=dtype)]
+    if name in ("summed", "parametrized"):
+        return [Layer("summed" if name == "summed" else "parametrized", dtype=dtype)]
     if name == "batch_norm":
         return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
