@@ -3,18 +3,20 @@
     ddp-invariants faults --json > planted.json
     ddp-invariants faults --generated 1000 --seed 7 --json > composed.json
     python benchmarks/detection.py planted.json composed.json
-    python benchmarks/detection.py composed.json --page composed.md
+    python benchmarks/detection.py benchmarks/composed/*.json.gz --page composed.md
 
-Each file holds one measurement, as `faults --json` or `merge --json` prints it. The page has a section
-for each: the totals, a picture, and the faults that escaped. The pictures are
-`docs/faults-planted.svg` and `docs/faults-composed.svg`.
+Each file holds one measurement or one part of it, as `faults --json` prints it; gzip may have packed
+it. The page has a section for each measurement: the totals, a picture, and the faults that escaped. The
+pictures are `docs/faults-planted.svg` and `docs/faults-composed.svg`.
 """
 
-from collections import Counter
+import gzip
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 import click
 from matplotlib import colormaps, rcParams
@@ -28,7 +30,7 @@ from ddp_invariants.faults.generated.choices import PARTS
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.invariants.rule import invariant_of
 from ddp_invariants.proof.detection import Detection, Totals, totals
-from ddp_invariants.proof.tables import Table, read
+from ddp_invariants.proof.tables import Table, merged, read
 from ddp_invariants.report.populations import choice, named
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -266,6 +268,29 @@ def _expected(search: Detection) -> Iterable[str]:
     return dict.fromkeys(map(invariant_of, search.planted.rules))
 
 
+def tables_of(files: Iterable[Path]) -> list[Table]:
+    """Return the measurements in some files; the parts of one measurement are added up.
+
+    Raises:
+        MergeError: A file holds none, or a part of a measurement is missing.
+    """
+    found = defaultdict[str, list[Table]](list)
+    for file in files:
+        table = _table(file)
+        found[table.population].append(table)
+    return [merged(parts) if parts[0].shard else parts[0] for parts in found.values()]
+
+
+def _table(file: Path) -> Table:
+    """Return the table in a file, which gzip may have packed."""
+    if file.suffix != ".gz":
+        return read(file)
+    with TemporaryDirectory() as folder:
+        unpacked = Path(folder) / file.stem
+        unpacked.write_bytes(gzip.decompress(file.read_bytes()))
+        return read(unpacked)
+
+
 @click.command()
 @click.argument(
     "files",
@@ -283,7 +308,7 @@ def _expected(search: Detection) -> Iterable[str]:
 def main(files: tuple[Path, ...], page: str) -> None:
     """Write the page and its pictures."""
     try:
-        measured = [measurement(read(file)) for file in files]
+        measured = [measurement(table) for table in tables_of(files)]
     except MergeError as error:
         raise click.BadParameter(str(error)) from error
     grids = {"planted": by_module, "composed": by_trigger}
