@@ -62,7 +62,8 @@ class ShardSituation(Strict):
     def expected(self, case: Any) -> tuple[int, ...]:
         """Return the place in `case.epochs` whose indices each iteration must repeat.
 
-        The result is empty if no epoch fixes them: then the ranks' indices must only fit together.
+        The result is empty if no epoch fixes them. Then the shards of all ranks must cover the dataset,
+        without overlap beyond the padding.
         """
         return (len(case.epochs) - 1,)
 

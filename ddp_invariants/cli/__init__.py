@@ -86,7 +86,9 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    epilog=exit_statuses("certified, or success", "violated", "inconclusive")
+    epilog=exit_statuses(
+        "certified, or success", "violated", "inconclusive", "an output could not be written"
+    )
     + """
 
     `ddp-invariants COMMAND --help` prints the options and exit statuses of one command.

@@ -33,7 +33,7 @@ def _ids(
 def rules(context: click.Context, /, rule: str | None, **options: Any) -> None:
     """List the rules, or explain one.
 
-    With an ID such as GRAD-2, print the rule's source, the way it is judged, the situations it needs,
+    With an ID such as GRAD-2, print the rule's source, the way it is judged, the conditions it needs,
     and the planted faults it catches.
     """
     # Imported here: it reads the catalogue of faults.

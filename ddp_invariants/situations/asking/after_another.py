@@ -15,7 +15,8 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 class AfterAnother(ShardSituation):
     """Samplers of an epoch that a sampler of another world size has iterated before.
 
-    Nobody has asked for that epoch plainly, so the ranks' indices must only fit together.
+    No case asks for that epoch in a plain way, so no order is expected: the shards of all ranks must
+    cover the dataset, without overlap beyond the padding.
 
     Attributes:
         ranks: The other world size.

@@ -13,7 +13,8 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 class Concatenated(ShardSituation):
     """A `torch.utils.data.ConcatDataset`, in which one dataset occurs twice, as if oversampled.
 
-    A sampler may shuffle each member by itself. The ranks' indices must only fit together.
+    A sampler may shuffle each member by itself, so no order is expected: the shards of all ranks
+    must cover the dataset, without overlap beyond the padding.
     """
 
     fact: ClassVar[str] = (

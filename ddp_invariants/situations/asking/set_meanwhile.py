@@ -43,7 +43,7 @@ class SetMeanwhile(ShardSituation):
             yield SetMeanwhile(1)
 
     def expected(self, case: Any) -> tuple[int, ...]:
-        """Return nothing: the indices must only fit together."""
+        """Return nothing: no order is expected."""
         del case
         return ()
 

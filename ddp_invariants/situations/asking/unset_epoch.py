@@ -13,8 +13,9 @@ from ddp_invariants.cases.shard_situation import ShardSituation
 class UnsetEpoch(ShardSituation):
     """A program that never calls `set_epoch`.
 
-    Nobody says which epoch it gets. The ranks' indices must only fit together. If the case saves a
-    state before the first index, ranks that load such a state are asked, too.
+    Nobody says which epoch it gets, so no order is expected: the shards of all ranks must cover the
+    dataset, without overlap beyond the padding. If the case saves a state before the first index,
+    ranks that load such a state are asked, too.
     """
 
     fact: ClassVar[str] = "without set_epoch, the ranks' indices do not fit together"
