@@ -274,11 +274,12 @@ def tables_of(files: Iterable[Path]) -> list[Table]:
     Raises:
         MergeError: A file holds none, or a part of a measurement is missing.
     """
-    found = defaultdict[str, list[Table]](list)
-    for file in files:
-        table = _table(file)
-        found[table.population].append(table)
-    return [merged(parts) if parts[0].shard else parts[0] for parts in found.values()]
+    tables = list(map(_table, files))
+    split = defaultdict[str, list[Table]](list)
+    for table in tables:
+        if table.shard:
+            split[table.population].append(table)
+    return [*(table for table in tables if not table.shard), *map(merged, split.values())]
 
 
 def _table(file: Path) -> Table:

@@ -63,7 +63,7 @@ class Kind:
         width: The width of its result, given the layer and its input width.
         divisor: The number that divides its input width.
         passing: True if it passes its input on in the dtype it has.
-        trains: True if a forward trains a parameter of it that has elements.
+        trains: True if it has a parameter with elements that a forward uses.
         product: True if it is a product, which autocast lowers.
         complex: True if its parameters may be complex.
         low: True if its parameters may be of low precision. Of norms and attention in such a dtype
@@ -75,7 +75,6 @@ class Kind:
         draws: True if it draws random numbers.
         norms_batches: True if a sample's result depends on the other samples of a rank's batch.
         owns: True if a later linear layer may use its weight.
-        loss_only: True if the program uses its parameters in the loss only, not in a forward.
     """
 
     parameters: Callable[["Layer", int], dict[str, Shape]] = lambda _layer, _width: {}
@@ -97,7 +96,6 @@ class Kind:
     draws: bool = False
     norms_batches: bool = False
     owns: bool = False
-    loss_only: bool = False
 
 
 KINDS: dict[LayerKind, Kind] = {
@@ -196,7 +194,7 @@ KINDS: dict[LayerKind, Kind] = {
         low=False,
     ),
     "parametrized": Kind(
-        parameters=lambda _layer, width: {"parametrizations.factor.original": (width,)},
+        parameters=lambda _layer, width: {"inner.parametrizations.factor.original": (width,)},
         low=False,
     ),
     "dropout": Kind(passing=True, trains=False, draws=True),
@@ -217,6 +215,5 @@ KINDS: dict[LayerKind, Kind] = {
         passing=True,
         trains=False,
         low=False,
-        loss_only=True,
     ),
 }

@@ -58,8 +58,8 @@ class Layer(Strict):
             `mixed` is x * gain + shift, with a shift in float64. `summed` is x * (base + delta), and
             autograd hands one tensor on as the gradient of both parameters. `counter` has one buffer, an integer,
             and no parameter. `shared_buffer` is the same, and a child module holds the same buffer.
-            `parametrized` is x * (2 * v), by torch's parametrization, which moves the vector v into
-            a module inside the layer's, and computes the factor when the layer asks for it.
+            `parametrized` is x * (2 * v): a parametrization of torch moves the vector v into a child
+            module, and computes 2 * v each time the layer reads its factor.
             `loss_only` has a vector that only the loss uses, as part of a penalty on parameters.
         outputs: Width of the result of a `linear` layer; channels of that of a `convolution`;
             number of vectors of `terms`.
@@ -182,7 +182,7 @@ class Layer(Strict):
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The names of the parameters that the layer computes with, with a tied weight."""
+        """The names of the parameters of the layer, with a tied weight."""
         return tuple(self._parameters(0))
 
     @property
@@ -404,7 +404,7 @@ class Model(Strict):
         )
 
     def used(self, passed_by: frozenset[int]) -> frozenset[str]:
-        """Return the names of the parameters used by a forward that passes some layers by."""
+        """Return the names of the parameters that training uses if a forward passes some layers by."""
         return frozenset(
             self.full(index if layer.tied is None or name == "bias" else layer.tied, name)
             for index, layer in enumerate(self.layers)

@@ -459,12 +459,10 @@ _OWN: dict[str, Capability] = {
 
 def _placed(own: dict[str, Capability]) -> dict[str, Capability]:
     """Return the capabilities with those of all situations, each after the capability it names."""
-    table = dict(own)
-    waiting = {
-        name: capability
-        for situation in SITUATIONS
-        for name, capability in situation.capabilities().items()
-    }
+    table = {name: capability for name, capability in own.items() if not capability.after}
+    waiting = {name: capability for name, capability in own.items() if capability.after}
+    for situation in SITUATIONS:
+        waiting |= situation.capabilities()
     while waiting:
         name = next(name for name, each in waiting.items() if each.after in table)
         capability = waiting.pop(name)

@@ -290,7 +290,9 @@ def any_order_of_passes(view: EvidenceView, tally: Tally) -> Failure | None:
     }
     met |= {TWICE for layer in case.model.layers if layer.twice}
     met |= {PENALTIES[case.penalty]} if case.penalty else set()
-    met |= {LOSS_ONLY} if case.model.has("loss_only") else set()
+    met |= {
+        LOSS_ONLY for layer in case.model.layers if layer.kind == "loss_only" and not layer.frozen
+    }
     met |= {DIRECT} if case.get(DirectForwards) is not None else set()
     met |= {HOOKED} if case.get(GradientHooks) is not None else set()
     if not met:

@@ -140,19 +140,20 @@ class Stack:
         for index, layer in enumerate(self.case.model.layers):
             for own_name in layer.parameters:
                 name, own = self.case.model.full(index, own_name), layer.dtype_of(own_name)
-                alone = layer.of_kind.loss_only and not layer.frozen
-                if name not in self.gradients and not alone:
+                values, known = self.parameters[name], self.gradients.get(name)
+                if known is None and layer.kind == "loss_only" and not layer.frozen:
+                    known = nothing(values, len(factor_W.centre))
+                if known is None:
                     continue
-                values = self.parameters[name]
-                known = nothing(values, len(factor_W.centre)) if alone else self.gradients[name]
                 flat.append(values.ravel())
                 each = (-1, *(1,) * (known.centre.ndim - 1))
                 factor = Ball(
                     factor_W.centre.reshape(each), factor_W.radius.reshape(each), factor_W.quantum
                 )
                 part = times(exactly(values.reshape(1, *known.centre.shape[1:])), factor, "float64")
-                part = cast(part, "float64", own)
-                self.gradients[name] = part if alone else plus(known, part, own, self._parts[name])
+                self.gradients[name] = plus(
+                    known, cast(part, "float64", own), own, self._parts[name]
+                )
         all_values = exactly(np.concatenate(flat))
         return summed(times(all_values, all_values, "float64"), (0,), "float64")
 

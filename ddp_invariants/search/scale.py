@@ -16,6 +16,7 @@ from ddp_invariants.cases.layers import Layer, Layout, Model
 from ddp_invariants.cases.program import Data, Perturbation
 from ddp_invariants.discovery.capabilities import TRAINING
 from ddp_invariants.errors import CaseError
+from ddp_invariants.situations.penalty import Penalty
 from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.schedule import RateSchedule
 
@@ -112,8 +113,10 @@ def _few(case: TrainingCase) -> TrainingCase:
 def _changed(case: TrainingCase, **changes: Any) -> TrainingCase:
     """Return the case with other fields, and with those of its situations that suit them."""
     optimizer = changes.pop("optimizer", case.optimizer)
+    loss_only = changes.get("model", case.model).has("loss_only")
+    needed = (each for each in case.situations if loss_only and isinstance(each, Penalty))
     changed = replace(
-        case, situations=(), optimizer=replace(optimizer, kernels="default"), **changes
+        case, situations=tuple(needed), optimizer=replace(optimizer, kernels="default"), **changes
     )
     for situation in case.situations:
         changed = _or_unchanged(changed, situations=(*changed.situations, situation))

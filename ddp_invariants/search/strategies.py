@@ -6,7 +6,6 @@ limits of the cases, and changes every case to fit them. Each situation draws it
 """
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -322,8 +321,7 @@ def _drawn_case(draft: Draft, optimizer: Optimizer, **fields: Any) -> TrainingCa
     for situation in sorted(draft.situations, key=lambda each: SITUATIONS.index(type(each))):
         case = situation.fitted(case)
     layers = (*case.model.layers, *draft.last_layers)
-    with suppress(CaseError):  # The situation that needs the layers may not have fitted.
-        case = replace(case, model=replace(case.model, layers=layers))
+    case = replace(case, model=replace(case.model, layers=layers))
     try:
         return replace(case, optimizer=optimizer)
     except CaseError:  # Fused kernels support few cases.

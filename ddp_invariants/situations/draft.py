@@ -72,7 +72,7 @@ class Draft:
         accumulation: Backwards per step.
         data: The dataset.
         model: The model.
-        last_layers: Layers behind those of the model, which only a case in all its situations has.
+        last_layers: Layers to put behind the model once the case is in all its situations.
         real: True if no parameter may be complex.
         clearings: Values of `zero_grad` to draw from.
         zero_grad: As in the case.

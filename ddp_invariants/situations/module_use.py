@@ -77,6 +77,12 @@ class ModuleUse(Situation):
             "no 'groups' if another optimizer loads a state",
         )
         require(
+            "wrapper copies" not in self.uses or not case.model.has("loss_only"),
+            "module_use",
+            self.uses,
+            "no 'wrapper copies' if a layer is used by the loss only: a copy has another loss",
+        )
+        require(
             not {*_LATER} & {*self.uses} or case.steps > 1,
             "module_use",
             self.uses,

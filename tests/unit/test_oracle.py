@@ -33,7 +33,7 @@ from ddp_invariants.situations.unused import unreached
 def penalised(case: TrainingCase) -> TrainingCase:
     """Return the case with a penalty on parameters, one of which only the loss uses."""
     case = Penalty("weights").fitted_or_left_out(case)
-    if not case.penalty:
+    if case.penalty != "weights":
         return case
     layers = (*case.model.layers, Layer("loss_only"))
     return replace(case, model=replace(case.model, layers=layers))

@@ -253,8 +253,8 @@ def _of_a_penalty(gradient: ReducedGradient) -> Iterator[Prediction]:
     if case.penalty != "weights" or gradient.summed or case.get(GradientHooks) is not None:
         return
     index = case.model.index_of(gradient.name)
-    if index is not None and case.model.layers[index].of_kind.loss_only:
-        return  # The gradient has no other part, and was never reduced.
+    if index is not None and case.model.layers[index].kind == "loss_only":
+        return  # The whole gradient comes from the penalty: "never reduced" says the same.
     micro_steps, faint = view.micro_steps(gradient.step), case.get(FaintLoss)
     share = 2.0 ** (faint.log2 if faint is not None else 0) / len(micro_steps)
     factor_W = share * np.sum([view.batches[n].targets_WBO[:, 0, 0] for n in micro_steps], axis=0)

@@ -11,7 +11,8 @@ from ddp_invariants.ranks.training.layer import Values, builder
 class Parametrized(nn.Module):
     """x times a factor that is no parameter.
 
-    The parameter is `original` in a list that torch adds to the layer, and that has a child module.
+    A child holds the factor, because torch makes a class of its own for each module with a
+    parametrization. It keeps the parameter as `original` in a module that has a child, too.
     """
 
     class Doubled(nn.Module):
@@ -21,16 +22,15 @@ class Parametrized(nn.Module):
             """Any shape, to twice the values."""
             return 2 * x
 
-    factor: Tensor
-
     def __init__(self, original: nn.Parameter) -> None:
         super().__init__()
-        self.factor = original
-        nn.utils.parametrize.register_parametrization(self, "factor", self.Doubled())
+        self.inner: Any = nn.Module()
+        self.inner.factor = original
+        nn.utils.parametrize.register_parametrization(self.inner, "factor", self.Doubled())
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (B, D) to (B, D)."""
-        factor = self.factor
+        factor: Tensor = self.inner.factor
         return x.to(factor.dtype) * factor
 
 
