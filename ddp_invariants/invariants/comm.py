@@ -19,6 +19,7 @@ from ddp_invariants.invariants.rule import (
 from ddp_invariants.invariants.sequences import by_group, differs_so_far, mismatch
 from ddp_invariants.invariants.timing import changed_timing, same_with_unchanged_timing
 from ddp_invariants.invariants.view import EvidenceView, training
+from ddp_invariants.records.evidence import RankEvidence
 from ddp_invariants.records.trace import Call
 from ddp_invariants.records.verdict import Failure
 from ddp_invariants.situations.second import SAME, SecondWrapper
@@ -138,8 +139,26 @@ def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None
         raise NotAbout("the case injects a failure")
     failure = same_with_unchanged_timing(view, tally, "COMM-2")
     if failure is None and plan.kind != "none":
-        tally.met.add("results withheld" if plan.kind == "withheld" else "collectives delayed")
+        tally.meet(
+            {
+                "results withheld": plan.kind == "withheld"
+                and any(map(_withholds_in_a_step, view.evidence.ranks)),
+                "collectives delayed": plan.kind != "withheld",
+            }
+        )
     return failure
+
+
+def _withholds_in_a_step(evidence: RankEvidence) -> bool:
+    """Return whether a rank issued a collective within a step whose result can be withheld.
+
+    Collectives sent before the first step need not be ready at a step's end.
+    """
+    return any(
+        call.kind in WITHHELD
+        for starts, ends in evidence.marks
+        for call in evidence.sent_between(starts, ends)
+    )
 
 
 IN_FLIGHT = "COMM-3"
@@ -171,22 +190,6 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
         }
     )
     for rank, evidence in enumerate(view.evidence.ranks):
-        calls = sum(call.kind in WITHHELD for call in evidence.calls)
-        if not calls:
-            if not view.cut_short:
-                require_observed([evidence])
-            raise Unjudged(
-                view.cut_short or "no collective was observed whose result could be withheld"
-            )
-        tally.compared += calls
-        # Collectives sent before the first step need not be ready at a step's end, so a run with
-        # only such collectives does not meet the condition.
-        if any(
-            call.kind in WITHHELD
-            for starts, ends in evidence.marks
-            for call in evidence.sent_between(starts, ends)
-        ):
-            tally.met.add("results withheld")
         for step, sent, state in evidence.in_flight:
             return Failure(
                 "COMM-3",
@@ -197,6 +200,15 @@ def nothing_is_left_in_flight(view: EvidenceView, tally: Tally) -> Failure | Non
                 if state.startswith("not")
                 else "a buffer is used before its wait",
             )
+        calls = sum(call.kind in WITHHELD for call in evidence.calls)
+        if not calls:
+            if not view.cut_short:
+                require_observed([evidence])
+            raise Unjudged(
+                view.cut_short or "no collective was observed whose result could be withheld"
+            )
+        tally.compared += calls
+        tally.meet({"results withheld": _withholds_in_a_step(evidence)})
     return None
 
 

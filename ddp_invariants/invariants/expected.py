@@ -80,6 +80,7 @@ class ExpectedValues:
         self.recorded, self.case, self.declared = recorded, recorded.case, recorded.declared
         self._means: dict[int, Ball] = {}
         self._truths: list[Truth] = []
+        self._uneven: dict[int, Ball] = {}
         self._copies: Ball | None = None
 
     def local(self, step: int) -> LocalGradients:
@@ -221,6 +222,34 @@ class ExpectedValues:
             passes,
         )
         return (mean if self.declared.reduction == "mean" else mean.times(divisor)), layout
+
+    def updated_by(self, active: list[int], step: int) -> Ball:
+        """Return the parameters after a step that only the ranks with a batch make; shape (P,).
+
+        Raises:
+            NotAbout: The update is not known.
+            Unjudged: Evidence is missing, or the ranks' parameters differed before.
+        """
+        case, first = self.case, self.case.world_size
+        if len(active) == first:
+            return self.truth(step).updated
+        known = self.declared.update != "own" and self.declared.exactness != "lossy"
+        if not known or self.declared.main or case.scaler is not None or case.clip is not None:
+            raise NotAbout("the update of a step without some ranks is not known")
+        plans = self.recorded.plans(step)
+        if len(plans) > 1:
+            raise NotAbout("the optimizer has several groups")
+        # The optimizer's state is that of all steps before, each of which is made once.
+        if step not in self._uneven:
+            if step:
+                before = [rank for rank in range(first) if step - 1 < case.steps_of(rank)]
+                self.updated_by(before, step - 1)
+            gradient, layout = self.mean_of(active, step)
+            start = self.recorded.of_rank(active[0], "forward", step)
+            start_P = flat_by_name(start, layout)
+            form = form_of(layout)
+            self._uneven[step] = self.updated(step, start_P, gradient, form)
+        return self._uneven[step]
 
     def _mean(self, fresh: LocalGradients, step: int, layout: Layout) -> Ball:
         """Return the mean over the ranks of a step's gradients.

@@ -258,7 +258,7 @@ def nonfinite_values_spread(view: EvidenceView, tally: Tally) -> Failure | None:
     )
     return first_failure(
         checks.lost_nonfinite_value(view, tally, rank, local_WP, left_WP)
-        for rank in range(view.case.world_size)
+        for rank in range(1 if view.declared.gradients == "owner" else view.case.world_size)
     )
 
 

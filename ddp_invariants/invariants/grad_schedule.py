@@ -142,11 +142,11 @@ def unused_counts_as_zero(view: EvidenceView, tally: Tally) -> Failure | None:
         unused = view.unused(step)
         nowhere = frozenset.intersection(*unused)
         somewhere = frozenset.union(*unused) - nowhere
+        if step >= view.clean_steps:
+            break
         met = nowhere, somewhere, used_before is not None and used_before != unused
         tally.meet(dict(zip(UNUSED, met, strict=True)))
         used_before = unused
-        if step >= view.clean_steps:
-            break
         failure = (
             None
             if view.declared.gradients == "owner"
@@ -189,7 +189,9 @@ def uneven_batches(view: EvidenceView, tally: Tally) -> Failure | None:
     if not case.exhausted:
         raise NotAbout("all ranks have equally many batches")
     for step in range(case.steps):
-        failure = checks.wrong_mean_of_the_active(view, tally, step)
+        active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
+        failure = checks.wrong_mean_of_the_active(view, tally, active, step)
+        failure = failure or checks.wrong_parameters_of_the_active(view, tally, active, step)
         if failure is not None:
             return failure
         tally.meet({ONE_OUT: any(rank.steps <= step for rank in case.exhausted)})

@@ -7,6 +7,7 @@ with the same parameters, batch and random state.
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddp_invariants.cases.formats import FloatArray
 from ddp_invariants.cases.layers import Model
@@ -14,8 +15,8 @@ from ddp_invariants.invariants.compare import apart, number, outside
 from ddp_invariants.invariants.diagnosis import gradients, missing, uneven
 from ddp_invariants.invariants.diagnosis.causes import caused
 from ddp_invariants.invariants.recorded import flat_by_name
-from ddp_invariants.invariants.reduced import TWO_RANKS, against, present
-from ddp_invariants.invariants.rule import Tally, Unjudged
+from ddp_invariants.invariants.reduced import TWO_RANKS, against, by_owner
+from ddp_invariants.invariants.rule import NotAbout, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView
 from ddp_invariants.oracle import training as oracle
 from ddp_invariants.oracle.balls import Ball
@@ -94,6 +95,8 @@ def lost_nonfinite_value(
 ) -> Failure | None:
     """Return a failure if a rank's gradient lacks a value that is not finite.
 
+    If gradients lie with their owners, the owners' gradients are judged, whatever the rank.
+
     Args:
         view: The evidence view of the case, in which one step is poisoned.
         tally: Counts the comparisons.
@@ -109,9 +112,17 @@ def lost_nonfinite_value(
     # If the finite terms might overflow by themselves, the order of summation decides which
     # infinity comes first. So it does if a gradient that is left in place has overflowed before.
     poisoned = ~np.isfinite(summed_P) & (finite_P <= view.form(layout).largest)
+
+    def right(held: FloatArray) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = np.where(np.isnan(summed_P), np.isnan(held), held == summed_P)
+        either: NDArray[np.bool_] = same | ~poisoned
+        return either
+
+    where = f"rank {rank} of {view.case.world_size}"
     if view.declared.gradients == "owner":
-        held_P = np.where(present(tensors, layout), held_P, summed_P)
-    same = np.where(np.isnan(summed_P), np.isnan(held_P), held_P == summed_P)
+        held_P = by_owner(view, step, right)
+        where = f"every rank of {view.case.world_size} that holds it"
+    same = right(held_P)
     tally.compared += int(poisoned.sum())
     wrong = poisoned & ~same
     if not wrong.any():
@@ -121,7 +132,7 @@ def lost_nonfinite_value(
     failure = Failure(
         "GRAD-7",
         "a value that is not finite does not reach every rank",
-        f"rank {rank} of {view.case.world_size}, step {step}, parameter {slot.name!r} {slot.shape}",
+        f"{where}, step {step}, parameter {slot.name!r} {slot.shape}",
         f"{number(held_P[first])} at {place}, expected {number(summed_P[first])}; "
         f"{int(wrong.sum())} of {int(poisoned.sum())} such elements differ",
     )
@@ -134,7 +145,7 @@ def sent_under_no_sync(view: EvidenceView, tally: Tally, step: int) -> Failure |
         spans = evidence.quiet[step] if step < len(evidence.quiet) else []
         # Forwards may send: they refresh buffers, and a lazy wrapper starts in one.
         sent = [call for starts, ends in spans for call in evidence.sent_between(starts, ends)]
-        tally.compared += 1
+        tally.compared += len(spans) if any(evidence.sent) else 0
         if sent:
             return Failure(
                 "GRAD-8",
@@ -220,10 +231,16 @@ def first_rank_that_differs(view: EvidenceView, tally: Tally, step: int) -> Fail
     return None
 
 
-def wrong_mean_of_the_active(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
-    """Return a failure if a rank with a batch does not hold the declared mean of a step."""
+def wrong_mean_of_the_active(
+    view: EvidenceView, tally: Tally, active: list[int], step: int
+) -> Failure | None:
+    """Return a failure if a rank with a batch does not hold the declared mean of a step.
+
+    If gradients lie with their owners, a rank without a batch may own any of them.
+    """
     case = view.case
-    active = [rank for rank in range(case.world_size) if step < case.steps_of(rank)]
+    if view.declared.gradients == "owner":
+        return None
     expected, layout = view.expected.mean_of(active, step)
     averaged = "the ranks with a batch" if view.declared.divisor == "active" else "all ranks"
     for rank in active:
@@ -240,6 +257,45 @@ def wrong_mean_of_the_active(view: EvidenceView, tally: Tally, step: int) -> Fai
             )
             return caused(failure, uneven.causes(view, step, rank, active, layout))
     return None
+
+
+def wrong_parameters_of_the_active(
+    view: EvidenceView, tally: Tally, active: list[int], step: int
+) -> Failure | None:
+    """Return a failure if the ranks with a batch start or end a step with wrong parameters.
+
+    A step starts from what the step before has left. It ends with the same parameters on all of these
+    ranks, and where the update is known, with those of single-process training.
+    """
+    case, fact = view.case, "ranks with a batch have wrong parameters once another rank has none"
+    updated = [view.of_rank(rank, "updated", step) for rank in active]
+    for rank, tensors in zip(active, updated, strict=True):
+        pairs = [(updated[0], tensors, f"rank {active[0]} holds")]
+        if step:
+            left = view.of_rank(rank, "updated", step - 1)
+            started = view.of_rank(rank, "forward", step)
+            pairs.insert(0, (left, started, f"step {step - 1} left"))
+        for expected, held, owner in pairs:
+            tally.compared += sum(held.layout.sizes)
+            difference = apart(expected, held, owner)
+            if difference is not None:
+                moment = "when its forward starts" if held is not tensors else "after its update"
+                return Failure(
+                    "GRAD-11",
+                    fact,
+                    f"rank {rank} of {case.world_size}, step {step}, {moment}, {difference.place}",
+                    difference.words,
+                )
+    try:
+        truth = view.expected.updated_by(active, step)
+    except (NotAbout, Unjudged):
+        return None
+    local = view.of_rank(active[0], "local", view.micro_steps(step)[0])
+    outlier = outside(local, flat_by_name(updated[0], local.layout), truth, tally)
+    where = f"rank {active[0]} of {case.world_size}, step {step}, after its update"
+    if outlier is None:
+        return None
+    return Failure("GRAD-11", fact, f"{where}, {outlier.place}", outlier.words)
 
 
 def different_parameters_at_the_end(view: EvidenceView, tally: Tally) -> Failure | None:

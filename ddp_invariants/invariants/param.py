@@ -223,7 +223,6 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
         "a fused step": plan.kernels == "fused",
         "momentum": plan.kind == "sgd" and plan.momentum > 0,
         "weight decay": plan.weight_decay > 0,
-        "gradients clipped": view.case.clip is not None,
         "a scheduled learning rate": view.case.get(RateSchedule) is not None,
         TENSOR_RATE: view.case.get(TensorRate) is not None,
         EVALUATED: view.case.get(EvaluationMode) is not None,
@@ -255,8 +254,22 @@ def trajectory_of_single_process_training(view: EvidenceView, tally: Tally) -> F
                     difference.words,
                 )
                 return updates.of_update(view, failure, step, rank, difference.name)
-        tally.meet(met)
+        tally.meet(
+            {
+                **met,
+                "momentum": met["momentum"] and step > 0,  # The first step has none yet.
+                "gradients clipped": _is_clipped(view, step),
+            }
+        )
     return None
+
+
+def _is_clipped(view: EvidenceView, step: int) -> bool:
+    """Return whether the norm of a step's gradient is above the limit to which the case clips it."""
+    if view.case.clip is None:
+        return False
+    norm = np.linalg.norm(view.expected.truth(step).gradient.centre) / view.scale(step)
+    return bool(norm > view.case.clip)
 
 
 def every_step(view: EvidenceView, tally: Tally) -> Failure | None:

@@ -4,6 +4,7 @@ A rank's local gradient is that of its twin: the unwrapped module with the same 
 and random state.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -39,7 +40,10 @@ def against(
         view.every_rank("local", view.micro_steps(step)[0]),
     )
     if view.declared.gradients == "owner":
-        difference = outside(local[0], _owned(view, step, expected), expected, tally)
+        held_P = by_owner(
+            view, step, lambda held_WP: np.abs(held_WP - expected.centre) <= expected.radius
+        )
+        difference = outside(local[0], held_P, expected, tally)
         return (
             None
             if difference is None
@@ -65,25 +69,32 @@ def against(
     return None
 
 
-def present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
+def _present(tensors: Tensors, layout: Layout) -> NDArray[np.bool_]:
     """Return a mask of the layout's elements that a record has. Shape (P,)."""
     return np.repeat([slot.name in tensors.by_name for slot in layout.slots], layout.sizes)
 
 
-def _owned(view: EvidenceView, step: int, expected: Ball) -> FloatArray:
+def by_owner(
+    view: EvidenceView, step: int, right: Callable[[FloatArray], NDArray[np.bool_]]
+) -> FloatArray:
     """Return each parameter's gradient from the rank that owns it. Shape (P,).
 
     The owner is the rank with the right value, or else the first rank with a gradient. On any other
     rank, `.grad` has no meaning.
+
+    Args:
+        view: The evidence view of the case.
+        step: The step.
+        right: Returns a mask of the right elements of all ranks' gradients, shape (W, P).
     """
     layout = view.layout(step)
     held_WP = np.stack(
         [flat_by_name(tensors, layout) for tensors in view.every_rank("reduced", step)]
     )
     present_WP = np.stack(
-        [present(tensors, layout) for tensors in view.every_rank("reduced", step)]
+        [_present(tensors, layout) for tensors in view.every_rank("reduced", step)]
     )
-    right_WP = present_WP & (np.abs(held_WP - expected.centre) <= expected.radius)
+    right_WP = present_WP & right(held_WP)
     held_P: FloatArray = held_WP[0].copy()
     for start, end in pairwise(layout.starts):
         owner = next(

@@ -60,7 +60,11 @@ def loaded_state_is_the_saved_state(view: EvidenceView, tally: Tally) -> Failure
     if not steps:
         raise NotAbout("the case saves nothing")
     for step in steps:
-        failure = _of_names(view, tally) or _of_values(view, tally, step)
+        failure = (
+            _of_names(view, tally)
+            or _of_values(view, tally, step)
+            or _of_the_start(view, tally, "STATE-1", step)
+        )
         if failure is not None:
             return failure
         tally.met.add(RELOADED)
@@ -134,6 +138,31 @@ def _of_values(view: EvidenceView, tally: Tally, step: int) -> Failure | None:
     return None
 
 
+_OF_THE_OPTIMIZER = ("reload", "learning rate", "decay", "save")
+"""The actions between steps that leave parameters as they are."""
+
+
+def _of_the_start(view: EvidenceView, tally: Tally, rule: str, step: int) -> Failure | None:
+    """Compare the parameters from which a step's forward starts with those that were loaded."""
+    actions = {action.kind for action in view.case.between_steps if action.step == step}
+    if not actions <= {*_OF_THE_OPTIMIZER}:
+        return None
+    loaded, started = view.every_rank("restored", step), view.noted("forward", step)
+    if started is None:
+        return None
+    for rank, (before, after) in enumerate(zip(loaded, started, strict=True)):
+        tally.compared += sum(after.layout.sizes)
+        difference = apart(before, after, "it was loaded as")
+        if difference is not None:
+            return Failure(
+                rule,
+                "a parameter changes between loading and the next forward",
+                f"rank {rank} of {view.case.world_size}, step {step}, {difference.place}",
+                difference.words,
+            )
+    return None
+
+
 FEWER, MORE = "fewer ranks saved", "more ranks saved"
 _LOADED: tuple[tuple[str, Moment, Moment], ...] = (
     ("a parameter", "saved", "restored"),
@@ -164,7 +193,7 @@ def another_number_of_ranks_goes_on(view: EvidenceView, tally: Tally) -> Failure
         raise NotAbout("training does not start from a saved state")
     if _of_names(view, Tally()) is not None:
         raise Unjudged("a saved state has other names than the module's (STATE-1)")
-    failure = _of_loaded_values(view, tally)
+    failure = _of_loaded_values(view, tally) or _of_the_start(view, tally, "STATE-2", 0)
     if failure is not None:
         return failure
     failure = param.every_step(view, tally)

@@ -21,6 +21,7 @@ from ddp_invariants.discovery.probe import discover
 from ddp_invariants.discovery.result import Standing
 from ddp_invariants.discovery.scope import Scope, UnderTest
 from ddp_invariants.errors import CaseError, DeviationError
+from ddp_invariants.implementation.declarations import Declarations
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES, judge
 from ddp_invariants.invariants.grad_schedule import PASSES
@@ -277,6 +278,26 @@ def test_right_evidence_of_uneven_batches_breaches_no_rule() -> None:
             "",
             lambda e: altered(e, 0, "joined", 0, FACTOR, raised),
         ),
+        (
+            "ranks with a batch have wrong parameters once another rank has none",
+            "",
+            lambda e: altered(e, 1, "updated", 1, FACTOR, raised),
+        ),
+        (
+            "ranks with a batch have wrong parameters once another rank has none",
+            "",
+            lambda e: altered(e, 1, "updated", 2, FACTOR, raised),
+        ),
+        (
+            "ranks with a batch have wrong parameters once another rank has none",
+            "",
+            lambda e: of_all_parameters(e, 1, "updated", 2, 0),
+        ),
+        (
+            "ranks with a batch have wrong parameters once another rank has none",
+            "",
+            lambda e: altered(e, 1, "forward", 2, FACTOR, raised),
+        ),
     ],
 )
 def test_uneven_batches_are_judged(
@@ -287,6 +308,18 @@ def test_uneven_batches_are_judged(
     assert failure is not None
     assert failure.fact == fact
     assert perhaps in failure.perhaps
+
+
+def test_no_owner_is_asked_for_a_gradient_once_ranks_have_left() -> None:
+    """A rank without a batch may own it; the parameters show whether it was right."""
+    evidence = right(UNEVEN)
+    for step in (1, 2):
+        evidence = altered(evidence, 1, "reduced", step, FACTOR, None)
+    finding = judge(evidence, declared=Declarations(gradients="owner"))["GRAD-11"]
+    assert finding.failure is None
+    assert finding.compared
+    wrong = altered(evidence, 1, "updated", 2, FACTOR, raised)
+    assert judge(wrong, declared=Declarations(gradients="owner"))["GRAD-11"].failure is not None
 
 
 def of_all_parameters(
@@ -314,6 +347,10 @@ def test_right_evidence_of_another_number_of_ranks_breaches_no_rule() -> None:
         (
             "a parameter changes when another number of ranks loads it",
             lambda e: altered(e, 1, "restored", 0, FACTOR, raised),
+        ),
+        (
+            "a parameter changes between loading and the next forward",
+            lambda e: everywhere(e, "forward", 0, FACTOR, raised),
         ),
         (
             "after 1 ranks saved and 2 loaded the state, the gradient is not",

@@ -790,6 +790,28 @@ def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None
         assert findings[rule].unjudged.startswith("not observed"), rule
 
 
+def test_nothing_is_withheld_of_collectives_that_fill_lists() -> None:
+    """COMM-2 then compares two runs, and has not met its condition."""
+    case = CASE.with_situation(Perturbed(Perturbation("withheld")))
+    evidence = right(case)
+    assert judge(replace(evidence, unperturbed=right()))["COMM-2"].met == {"results withheld"}
+    ranks = tuple(
+        replace(rank, sent=[[call._replace(kind="allgather") for call in rank.sent[0]]])
+        for rank in evidence.ranks
+    )
+    finding = judge(replace(evidence, ranks=ranks, unperturbed=right()))["COMM-2"]
+    assert finding.compared
+    assert not finding.met
+
+
+def test_silence_under_no_sync_is_counted_where_it_was_observed() -> None:
+    """Plain process groups record nothing, so GRAD-8 counts its comparisons of values alone."""
+    evidence = right(replace(CASE, accumulation=2))
+    blind = replace(evidence, ranks=tuple(replace(rank, sent=[]) for rank in evidence.ranks))
+    seen, unseen = (judge(each)["GRAD-8"].compared for each in (evidence, blind))
+    assert seen > unseen > 0
+
+
 def test_comm2_compares_bits_with_the_unperturbed_run() -> None:
     """A bit that depends on timing violates COMM-2, which judges nothing without a second run."""
     case = CASE.with_situation(Perturbed(Perturbation("delays")))
@@ -913,6 +935,17 @@ def test_live2_wants_every_step_right_afterwards() -> None:
     assert failure.fact.startswith("after an exception was caught, the gradient is not the mean")
 
 
+def test_live2_wants_the_updates_right_afterwards() -> None:
+    """So does a wrong update, on one rank or on all, though all gradients are right."""
+    for change in (
+        lambda e: altered(e, 1, "updated", 2, WEIGHT, one_bit_up),
+        lambda e: everywhere(e, "updated", 1, WEIGHT, np.zeros_like),
+    ):
+        evidence = change(right(CAUGHT))
+        ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
+        assert judge(replace(evidence, ranks=ranks))["LIVE-2"].failure is not None
+
+
 def test_live2_names_state_left_behind_if_nothing_else_explains_the_gradient() -> None:
     """The same case without the exception is right, so that only state can make the difference."""
     left = "state that the aborted"
@@ -1019,6 +1052,10 @@ def test_comm3_wants_every_result_waited_for(defect: str, second: Second, perhap
     )["COMM-3"].unjudged
     ranks = tuple(replace(rank, sent=[CALLS]) for rank in evidence.ranks)
     assert judge(replace(evidence, ranks=ranks))["COMM-3"].compared > 0
+    lists = [call._replace(kind="allgather") for call in CALLS]
+    late = replace(ranks[1], sent=[lists], in_flight=[Defect(1, lists[1], defect)])
+    failure = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].failure
+    assert failure is not None  # Though no result of an all-gather into a list can be withheld.
     late = replace(ranks[1], in_flight=[Defect(1, CALLS[1], defect)])
     failure = judge(replace(evidence, ranks=(ranks[0], late)))["COMM-3"].failure
     assert failure is not None
@@ -1088,6 +1125,21 @@ def test_grad7_wants_the_very_value_that_is_not_finite(
     finding = judge(evidence)["GRAD-7"]
     assert (finding.failure is not None) == fires
     assert finding.compared > 0
+
+
+def test_grad7_asks_the_owner_of_a_gradient() -> None:
+    """Another rank's own gradient has no meaning, but some rank must hold the value."""
+    declared = Declarations(gradients="owner")
+    evidence = right(CASE.with_situation(Poisoned(Poison(0, 2))))
+    evidence = altered(evidence, 0, "local", 2, SCALE, lambda _: np.float32(np.nan))
+    evidence = altered(evidence, 0, "reduced", 2, SCALE, lambda _: np.float32(np.nan))
+    for held in (lambda _: np.float32(-7), None):
+        finding = judge(altered(evidence, 1, "reduced", 2, SCALE, held), declared)["GRAD-7"]
+        assert finding.failure is None
+        assert finding.compared
+    for held in (lambda _: np.float32(-7), None):
+        lost = everywhere(evidence, "reduced", 2, SCALE, held)
+        assert judge(lost, declared)["GRAD-7"].failure is not None
 
 
 @pytest.mark.parametrize("left", [np.inf, np.nan, 3.0e38])
