@@ -31,9 +31,12 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
         parts: By rank, of `ranks.shards.shards`.
     """
     shared = {"refused": {}, "warned": parts[0]["warned"]}
-    raised = next((part["raised"] for part in parts if part.get("raised")), None)
-    if raised is not None:
-        return {**shared, "raised": raised}
+    raised = [part.get("raised") for part in parts]
+    first = next(filter(None, raised), None)
+    if first is not None:
+        alone = first["phase"] in ("construction", "iteration")
+        words = ["" if each is None else f"{each['type']}: {each['message']}" for each in raised]
+        return {**shared, "raised": first, "raising": words if alone else []}
     by_rank = {
         name: None if parts[0][name] is None else [part[name][0] for part in parts]
         for name in (

@@ -3,6 +3,8 @@
 The ranks are asked together, and the data they hold are recognised by value.
 """
 
+from dataclasses import replace
+
 import pytest
 from probed import Discover
 
@@ -153,3 +155,12 @@ def test_a_rank_that_raises_alone_is_heard(pool: Pool) -> None:
         [1, 1],
         ["numpy"],
     )
+    raised = {
+        "raised": {"phase": "iteration", "type": "KeyError", "message": "3", "step": 0},
+        "warned": [],
+    }
+    lone = replace(evidence, answers=(together([part, raised]),) * 2)
+    failure = judge(lone)["LIVE-1"].failure
+    assert failure is not None
+    assert failure.fact == "some ranks raise and others do not"
+    assert "rank 1 raised KeyError: 3; 1 of 2 ranks raise" in failure.got

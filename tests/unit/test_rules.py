@@ -937,11 +937,10 @@ def test_live2_wants_every_step_right_afterwards() -> None:
 
 def test_live2_wants_the_updates_right_afterwards() -> None:
     """So does a wrong update, on one rank or on all, though all gradients are right."""
-    for change in (
-        lambda e: altered(e, 1, "updated", 2, WEIGHT, one_bit_up),
-        lambda e: everywhere(e, "updated", 1, WEIGHT, np.zeros_like),
+    for evidence in (
+        altered(right(CAUGHT), 1, "updated", 2, WEIGHT, one_bit_up),
+        everywhere(right(CAUGHT), "updated", 1, WEIGHT, np.zeros_like),
     ):
-        evidence = change(right(CAUGHT))
         ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
         assert judge(replace(evidence, ranks=ranks))["LIVE-2"].failure is not None
 
