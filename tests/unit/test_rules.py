@@ -44,6 +44,7 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
 from ddp_invariants.situations.perturbation import Perturbed
@@ -1060,6 +1061,15 @@ def test_comm3_wants_every_result_waited_for(defect: str, second: Second, perhap
     assert failure is not None
     assert defect in failure.fact
     assert failure.perhaps.endswith(perhaps)
+
+
+def test_param3_meets_only_what_can_change_a_step() -> None:
+    """A limit that no norm reaches clips nothing, and the first step has no momentum yet."""
+    finding = judge(right(CASE.with_situation(Clipping(2.0**20))))["PARAM-3"]
+    assert finding.failure is None
+    assert "momentum" in finding.met
+    assert "gradients clipped" not in finding.met
+    assert "momentum" not in judge(right(replace(CASE, steps=1)))["PARAM-3"].met
 
 
 def test_param4_compares_with_plain_training_at_one_rank() -> None:
