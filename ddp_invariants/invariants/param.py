@@ -275,19 +275,26 @@ def _is_clipped(view: EvidenceView, step: int) -> bool:
 def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
     """Judge every step's gradients, if they are visible, and every step's update.
 
-    Of lossy values, and of an update that is not known, only the agreement of the ranks is judged.
+    Of lossy values, only the agreement of the ranks is judged. Of an update that is not known, it is
+    also judged that a step starts from what the last one left.
     """
     if view.declared.exactness == "lossy":
         return identical_on_all_ranks(view, tally)
     failure = (
         None if view.declared.gradients == "hidden" else mean_of_the_local_gradients(view, tally)
     )
-    judge = (
-        identical_on_all_ranks
-        if view.declared.update == "own"
-        else trajectory_of_single_process_training
-    )
-    return failure or judge(view, tally)
+    if view.declared.update == "own" or view.loads_unknown_state:
+        return failure or identical_on_all_ranks(view, tally) or _moved(view, tally)
+    return failure or trajectory_of_single_process_training(view, tally)
+
+
+def _moved(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Return the first failure of a step that does not start from what the last one left."""
+    for step in view.steps("updated"):
+        failure = moved_between(view, tally, step) if step else None
+        if failure is not None:
+            return failure
+    return None
 
 
 def _norms_by_other_forwards(case: TrainingCase) -> bool:

@@ -381,6 +381,17 @@ class RecordedTraining:
             for indices in self.batches[number].indices
         )
 
+    @property
+    def _shows_its_state(self) -> bool:
+        """True if the optimizer's state has the form of torch's."""
+        return not self.declared.zero and self.declared.optimizer == "replicated"
+
+    @property
+    def loads_unknown_state(self) -> bool:
+        """True if the optimizer continues from a loaded state that has a form of its own."""
+        loads = self.case.saved_by is not None and self.case.optimizer.stateful
+        return loads and not self._shows_its_state
+
     @cached_property
     def loaded_optimization(self) -> Optimization:
         """The optimizer before the first step, with the loaded state if a state was loaded.
@@ -388,11 +399,9 @@ class RecordedTraining:
         Raises:
             Unjudged: A rank loaded a state, and its evidence lacks that of the optimizer.
         """
-        shown = not self.declared.zero and self.declared.optimizer == "replicated"
-        loads = self.case.saved_by is not None
-        if loads and not shown and self.case.optimizer.stateful:
+        if self.loads_unknown_state:
             raise Unjudged("the optimizer's state is loaded, and kept in a form of its own")
-        if not loads or not shown:
+        if self.case.saved_by is None or not self._shows_its_state:
             return Optimization()
         loaded = self.every_rank("restored state", 0)
         held, names = (

@@ -372,6 +372,18 @@ def test_a_state_of_another_number_of_ranks_is_judged(
     assert fact in failure.fact
 
 
+def test_ranks_agree_after_they_load_a_state_that_is_not_known() -> None:
+    """The update of an optimizer with a state of its own is not known, but all ranks make it."""
+    declared = Declarations(optimizer="own")
+    evidence = right(CASE.with_situation(Resized(1)))
+    assert judge(evidence, declared)["STATE-2"].failure is None
+    for alter in (
+        lambda e: altered(e, 1, "updated", 1, FACTOR, raised),
+        lambda e: everywhere(e, "forward", 2, FACTOR, raised),
+    ):
+        assert judge(alter(evidence), declared)["STATE-2"].failure is not None  # type: ignore[no-untyped-call]
+
+
 def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
     """STATE-1 reports wrong names in a saved state, and STATE-2 then judges nothing."""
     evidence = right(CASE.with_situation(Resized(1)))

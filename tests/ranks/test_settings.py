@@ -413,7 +413,7 @@ def test_another_update_is_refused_whatever_the_case(make_trial: TrialMaker) -> 
 
 
 def test_another_number_of_ranks_loads_an_optimizer_of_its_own(make_trial: TrialMaker) -> None:
-    """Its momentum is not known, so no later step is judged; without momentum all are."""
+    """Its momentum is not known, so its updates prove nothing; without momentum they do."""
     ddp = Ddp(optimizer="torch.optim:SGD", declares={"supports": ["resized"]})
     trial = make_trial(ddp=ddp, scope=Scope(declared=Declarations(optimizer="own")))
     for momentum in (0.0, 0.5):
@@ -421,3 +421,4 @@ def test_another_number_of_ranks_loads_an_optimizer_of_its_own(make_trial: Trial
         findings = trial.findings(case)
         assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
         assert (FEWER in findings["STATE-2"].met) is (momentum == 0)
+        assert findings["STATE-2"].compared > findings["STATE-1"].compared
