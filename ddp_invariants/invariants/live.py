@@ -188,16 +188,19 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
                 f"the {plan.kind.split()[0]} raised, but the call returned",
             )
     tally.met.add(FORWARD_ERROR if plan.kind == "forward error" else BACKWARD_ERROR)
-    failure, without = _of_the_steps(view, tally), view.without(*UNDISTURBED)
+    # Of hidden gradients and of lossy values, the steps are judged.
+    visible = view.declared.gradients != "hidden" and view.declared.exactness != "lossy"
+    judge = grad.mean_of_the_local_gradients if visible else param.every_step
+    failure, without = judge(view, tally), view.without(*UNDISTURBED)
     undisturbed = None if without is None else EvidenceView(without, view.declared)
+    if failure is None and undisturbed is not None and visible:
+        failure = _of_the_updates(view, undisturbed, tally)
     if failure is None and undisturbed is not None:
         failure = _buffers_of_their_own(view, undisturbed, tally) or _numbers_of_another(
             view, undisturbed, tally
         )
     elif (
-        failure is not None
-        and undisturbed is not None
-        and _of_the_steps(undisturbed, Tally()) is not None
+        failure is not None and undisturbed is not None and judge(undisturbed, Tally()) is not None
     ):
         raise Unjudged(f"the case is wrong without the exception, too ({failure.rule})")
     if failure is None and view.cut_short:
@@ -208,16 +211,18 @@ def steps_after_a_caught_exception_are_right(view: EvidenceView, tally: Tally) -
     return failure and failure.told_by("LIVE-2", "after an exception was caught")
 
 
-def _of_the_steps(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Judge the gradients and the updates of all steps, as far as they are visible and known."""
-    if view.declared.gradients == "hidden" or view.declared.exactness == "lossy":
-        return param.every_step(view, tally)
-    failure = grad.mean_of_the_local_gradients(view, tally)
-    failure = failure or param.identical_on_all_ranks(view, tally)
-    if failure is not None or view.declared.update == "own":
-        return failure
+def _of_the_updates(view: EvidenceView, undisturbed: EvidenceView, tally: Tally) -> Failure | None:
+    """Return a failure if updates are wrong, but all are right without the exception."""
+
+    def wrong(judged: EvidenceView, counted: Tally) -> Failure | None:
+        failure = param.identical_on_all_ranks(judged, counted)
+        if failure is not None or judged.declared.update == "own":
+            return failure
+        return param.trajectory_of_single_process_training(judged, counted)
+
     try:
-        return param.trajectory_of_single_process_training(view, tally)
+        failure = wrong(view, tally)
+        return failure and (None if wrong(undisturbed, Tally()) else failure)
     except (NotAbout, Unjudged):
         return None
 

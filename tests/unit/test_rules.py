@@ -943,7 +943,11 @@ def test_live2_wants_the_updates_right_afterwards() -> None:
         everywhere(right(CAUGHT), "updated", 1, WEIGHT, np.zeros_like),
     ):
         ranks = tuple(replace(rank, surfaced="UserError") for rank in evidence.ranks)
-        assert judge(replace(evidence, ranks=ranks))["LIVE-2"].failure is not None
+        caught = replace(evidence, ranks=ranks)
+        assert judge(replace(caught, unperturbed=right()))["LIVE-2"].failure is not None
+        assert judge(caught)["LIVE-2"].failure is None  # Perhaps it was wrong before.
+        wrong = everywhere(right(), "updated", 1, WEIGHT, np.zeros_like)
+        assert judge(replace(caught, unperturbed=wrong))["LIVE-2"].failure is None
 
 
 def test_live2_names_state_left_behind_if_nothing_else_explains_the_gradient() -> None:
