@@ -185,7 +185,22 @@ def _keep(seen: dict[int, Tensor], of: Callable[[], nn.Parameter | None], gradie
         seen[id(parameter)] = gradient if parameter.grad is None else parameter.grad + gradient
 
 
-class CountsCalledLayers(Reference):
+class _CountsSome(Reference):
+    """Helper: a gradient that does not count keeps each rank's own value."""
+
+    def _plan(self) -> None:
+        super()._plan()
+        self._counted = set[Tensor]()
+
+    def _packed(self, bucket: Bucket) -> Tensor:
+        sent = super()._packed(bucket)
+        for number, parameter in enumerate(bucket.parameters):
+            if parameter not in self._counted:
+                sent[number - len(bucket.parameters)] = 0
+        return sent
+
+
+class CountsCalledLayers(_CountsSome):
     """A gradient counts if the module that holds its parameter was called, as of a layer that a rank
     may leave out (no public incident found).
 
@@ -194,29 +209,19 @@ class CountsCalledLayers(Reference):
 
     def _plan(self) -> None:
         super()._plan()
-        self._called = set[nn.Parameter]()
         for module in self.module.modules():
             lists = (each for each in module.children() if isinstance(each, nn.ParameterList))
             held = [p for each in (module, *lists) for p in each.parameters(recurse=False)]
-            note = partial(_note, self._called, held)
+            note = partial(_note, self._counted, held)
             self._hooks.append(module.register_forward_pre_hook(note))
 
-    def _packed(self, bucket: Bucket) -> Tensor:
-        sent = super()._packed(bucket)
-        for number, parameter in enumerate(bucket.parameters):
-            if parameter not in self._called:
-                sent[number - len(bucket.parameters)] = 0
-        return sent
 
-
-def _note(
-    called: set[nn.Parameter], held: list[nn.Parameter], _module: nn.Module, _given: Any
-) -> None:
+def _note(called: set[Tensor], held: list[nn.Parameter], _module: nn.Module, _given: Any) -> None:
     """Note the parameters of a module that is called."""
     called.update(held)
 
 
-class CountsOnlyWhatAnOutputReaches(Reference):
+class CountsOnlyWhatAnOutputReaches(_CountsSome):
     """A gradient counts if a result of the forward depends on its parameter, so one that only the loss
     uses keeps each rank's own gradient (no public incident found).
 
@@ -225,22 +230,11 @@ class CountsOnlyWhatAnOutputReaches(Reference):
 
     declares: ClassVar[dict[str, Any]] = {"unsupported": ("reentrant",)}
 
-    def _plan(self) -> None:
-        super()._plan()
-        self._reached = set[Tensor]()
-
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         for output in filter(attrgetter("requires_grad"), _tensors(result)):
-            self._reached |= {output} if output.is_leaf else {n.variable for n in _leaves(output)}
+            self._counted |= {output} if output.is_leaf else {n.variable for n in _leaves(output)}
         return result
-
-    def _packed(self, bucket: Bucket) -> Tensor:
-        sent = super()._packed(bucket)
-        for number, parameter in enumerate(bucket.parameters):
-            if parameter not in self._reached:
-                sent[number - len(bucket.parameters)] = 0
-        return sent
 
 
 class SkipsScalars(Reference):
