@@ -96,15 +96,22 @@ def test_an_exchange_needs_another_rank_and_leaves_the_global_batch_as_it_is() -
 
 
 def test_steps_of_an_unknown_update_are_judged_by_agreement() -> None:
-    """PARAM-3, PARAM-4 and the bytes of its state would need to know it."""
+    """PARAM-3, PARAM-4 and the bytes of its state would need to know it.
+
+    But a step must start from what the last one left.
+    """
     scope = Scope(declared=OWN)
     for rule in ("PARAM-3", "PARAM-4"):
         assert scope.excluded(rule) == OWN_UPDATE.reason
     assert not scope.excluded("PARAM-1")
     assert not scope.excluded("PARAM-7")
     assert "see PARAM-3" in Scope().excluded("PARAM-7")
-    everywhere = altered(raised(EXACT, 1, 0), 0, "updated", 0, WEIGHT, lambda value: value + 1)
-    assert param.every_step(EvidenceView(everywhere, OWN), Tally()) is None
+    last = EXACT.steps - 1
+    for step, moved in ((last, False), (0, True)):
+        once = raised(EXACT, 1, step)
+        everywhere = altered(once, 0, "updated", step, WEIGHT, lambda value: value + 1)
+        failure = param.every_step(EvidenceView(everywhere, OWN), Tally())
+        assert (failure is not None) == moved
     failure = param.every_step(EvidenceView(raised(EXACT, 1, 0), OWN), Tally())
     assert failure is not None
     assert failure.rule == "PARAM-1"
