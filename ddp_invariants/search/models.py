@@ -19,6 +19,8 @@ from ddp_invariants.cases.layers import (
 _SMALL = st.integers(0, 7)
 _COINS = st.booleans()
 _ONE_IN_FOUR = st.sampled_from((False, False, False, True))
+_LONE: tuple[LayerKind, ...] = ("mixed", "summed", "parametrized")
+"""The blocks of one layer, for any width."""
 _BLOCKS = st.sampled_from(
     ("",) * 19
     + (
@@ -29,9 +31,7 @@ _BLOCKS = st.sampled_from(
         "dropout",
         "batch_norm",
         "extremes",
-        "mixed",
-        "summed",
-        "parametrized",
+        *_LONE,
     )
 )
 """Blocks of layers, drawn rarely: they cost more to judge, and little around them stays exact."""
@@ -313,10 +313,7 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
         "norm": 1,
         "dropout": 1,
         "extremes": 1,
-        "mixed": 1,
-        "summed": 1,
-        "parametrized": 1,
-    }.get(name, 2)
+    }.get(name, 1 if name in _LONE else 2)
     first = [] if width % least == 0 else [Layer("linear", 4, dtype=dtype)]
     width = 4 if first else width
     if name == "convolution":
@@ -325,10 +322,9 @@ def _block(name: str, width: int, dtype: Dtype, convolution: Layer) -> list[Laye
         return [Layer("dropout"), Layer("linear", width, dtype=dtype)]
     if name == "extremes":
         return [Layer("extremes")]
-    if name == "mixed":
-        return [Layer("mixed", dtype=dtype)]
-    if name in ("summed", "parametrized"):
-        return [Layer("summed" if name == "summed" else "parametrized", dtype=dtype)]
+    for kind in _LONE:
+        if kind == name:
+            return [Layer(kind, dtype=dtype)]
     if name == "batch_norm":
         return [*first, Layer("batch_norm", bias=convolution.bias, dtype=dtype)]
     norm, attention = Layer("norm", dtype=dtype), Layer("attention", dtype=dtype)
