@@ -222,7 +222,8 @@ def _of_the_updates(view: EvidenceView, undisturbed: EvidenceView, tally: Tally)
 
     try:
         failure = wrong(view, tally)
-        return failure and (None if wrong(undisturbed, Tally()) else failure)
+        alone = failure is not None and wrong(undisturbed, Tally()) is None
+        return failure if alone else None
     except (NotAbout, Unjudged):
         return None
 

@@ -10,7 +10,14 @@ from ddp_invariants.invariants.draws import ANY_WORLD, Draws
 from ddp_invariants.invariants.exclusions import BY_ITSELF, OWN_UPDATE, Exclusion, lacks
 from ddp_invariants.invariants.grad import mean_of_the_local_gradients
 from ddp_invariants.invariants.reduced import TWO_RANKS
-from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged, not_about
+from ddp_invariants.invariants.rule import (
+    NotAbout,
+    Script,
+    Tally,
+    Unjudged,
+    first_failure,
+    not_about,
+)
 from ddp_invariants.invariants.scaling import (
     moved_by_a_skipped_step,
     next_scale,
@@ -145,6 +152,11 @@ def moved_between(view: EvidenceView, tally: Tally, step: int) -> Failure | None
             )
             return updates.of_a_move(view, failure, difference.name)
     return None
+
+
+def moved(view: EvidenceView, tally: Tally) -> Failure | None:
+    """Return the failure of the first step that does not start from what the last one left."""
+    return first_failure(moved_between(view, tally, step) for step in view.steps("updated")[1:])
 
 
 def _between_passes(case: TrainingCase) -> dict[str, bool]:
@@ -284,17 +296,8 @@ def every_step(view: EvidenceView, tally: Tally) -> Failure | None:
         None if view.declared.gradients == "hidden" else mean_of_the_local_gradients(view, tally)
     )
     if view.declared.update == "own" or view.loads_unknown_state:
-        return failure or identical_on_all_ranks(view, tally) or _moved(view, tally)
+        return failure or identical_on_all_ranks(view, tally) or moved(view, tally)
     return failure or trajectory_of_single_process_training(view, tally)
-
-
-def _moved(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Return the first failure of a step that does not start from what the last one left."""
-    for step in view.steps("updated"):
-        failure = moved_between(view, tally, step) if step else None
-        if failure is not None:
-            return failure
-    return None
 
 
 def _norms_by_other_forwards(case: TrainingCase) -> bool:

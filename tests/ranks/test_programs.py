@@ -377,11 +377,11 @@ def test_ranks_agree_after_they_load_a_state_that_is_not_known() -> None:
     declared = Declarations(optimizer="own")
     evidence = right(CASE.with_situation(Resized(1)))
     assert judge(evidence, declared)["STATE-2"].failure is None
-    for alter in (
-        lambda e: altered(e, 1, "updated", 1, FACTOR, raised),
-        lambda e: everywhere(e, "forward", 2, FACTOR, raised),
+    for wrong in (
+        altered(evidence, 1, "updated", 1, FACTOR, raised),
+        everywhere(evidence, "forward", 2, FACTOR, raised),
     ):
-        assert judge(alter(evidence), declared)["STATE-2"].failure is not None  # type: ignore[no-untyped-call]
+        assert judge(wrong, declared)["STATE-2"].failure is not None
 
 
 def test_the_names_of_a_state_that_others_load_are_the_other_rules_affair() -> None:
