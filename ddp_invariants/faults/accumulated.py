@@ -39,8 +39,8 @@ class _Switched:
 
 
 class EachLayer(nn.Module):
-    """Right: each layer is wrapped by itself, and so is the module if it holds parameters; no_sync
-    switches all of them off.
+    """Right: each layer is wrapped by itself, and so is the module or a list if it holds parameters;
+    no_sync switches all of them off.
     """
 
     declares: ClassVar[dict[str, Any]] = {
@@ -54,7 +54,7 @@ class EachLayer(nn.Module):
         self.parts = [
             _Switched(part) if self._trains(part) else None
             for part in module.modules()
-            if not isinstance(part, nn.ModuleList) and (part is not module or self._trains(part))
+            if self._trains(part) or not (part is module or isinstance(part, nn.ModuleList))
         ]
 
     def _trains(self, part: nn.Module) -> bool:

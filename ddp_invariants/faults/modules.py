@@ -404,7 +404,8 @@ def decays_all_alike(module: nn.Module, optimizer: Optimizer) -> tuple[nn.Module
 for _wrap in (makes_the_groups_anew, makes_one_group, decays_all_alike):
     _wrap.declares = {  # type: ignore[attr-defined]  # read from it
         "gradients": "hidden",
-        "unsupported": ("closure",),  # A hook runs before the step calls a closure.
+        # A hook runs before the step calls a closure, and sends the gradients that a rank has.
+        "unsupported": ("closure", "unused"),
     }
 
 

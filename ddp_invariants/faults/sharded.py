@@ -240,7 +240,8 @@ class Dealt:
         "zero": 1,
         "gradients": "hidden",
         "partition": "parameters",
-        "unsupported": ("assign",),
+        # A rank sends the gradients that it has.
+        "unsupported": ("assign", "unused"),
     }
 
     def wrap(self, module: nn.Module, context: Any) -> nn.Module:

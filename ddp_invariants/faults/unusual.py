@@ -151,11 +151,11 @@ class DividesTheOutputsGradient(_Synchronised):
 
     # Every rank must have every gradient: in one order, whole, of the parameters at the start. The
     # divided gradient also reaches a trained part before the wrapper, a second derivative, and
-    # the hooks of an earlier wrapper.
+    # the hooks of an earlier wrapper. It does not reach parameters that the loss itself reads.
     declares: ClassVar[dict[str, Any]] = {
         "unsupported": (
             *("unused", "crossed", "assign", "unfreeze", "in_parts", "input_gradients"),
-            *("penalty", "wrapped_again"),
+            *("penalty", "weight_penalty", "loss_only", "wrapped_again"),
         )
     }
 

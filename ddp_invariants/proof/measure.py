@@ -18,12 +18,13 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ddp_invariants.cases.case import describe
+from ddp_invariants.cases.case import Case, describe
 from ddp_invariants.discovery.levels import uncommon, unimplied
 from ddp_invariants.discovery.probe import of_ddp
 from ddp_invariants.discovery.result import Discovery, Standing
 from ddp_invariants.discovery.sampler_probe import of_sampler
 from ddp_invariants.discovery.scope import Scope, UnderTest
+from ddp_invariants.discovery.unsettled import suspects
 from ddp_invariants.errors import HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.invariants import ALL_RULES
@@ -103,8 +104,15 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         if rule.is_about_samplers == planted.is_sampler and rule.applies != "observed"
     ]
     budget, drawn, ran = fault_search.cases or CASES * len(rules), 0, Counter[str]()
+    # A session would judge these cases, too: a right implementation must pass all of its probes.
+    failed = () if planted.is_fault else _failed_probes(pool, *planted.probed)
     for number in count():
-        options = Options(seed=seed + number * _CONTROLS, store=store, shrinks=fault_search.shrinks)
+        options = Options(
+            seed=seed + number * _CONTROLS,
+            store=store,
+            shrinks=fault_search.shrinks,
+            suspects=failed,
+        )
         trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
         survey = trial.survey(rules, budget - drawn)
         drawn += survey.cases
@@ -173,6 +181,11 @@ def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler) -> frozenset[str]:
         for probed in (*discovery.ddp_probes, *discovery.sampler_probes)
         if probed.standing in (Standing.WRONG, Standing.CRASHED)
     )
+
+
+def _failed_probes(pool: Pool, ddp: Ddp, sampler: Sampler) -> tuple[tuple[str, Case], ...]:
+    """Return the cases of probes whose failure nothing explains, each with the rule that failed."""
+    return suspects(_discovery(pool, ddp, sampler), REAL_WORLD_SIZE)
 
 
 def _of_the_base(

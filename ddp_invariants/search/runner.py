@@ -51,7 +51,8 @@ class Options:
         broken: The rule that the plain case of the discovery breaks. Its property judges that case
             before it draws any, since the smallest failing case is then near. Empty for none.
         suspects: Cases of probes that failed, each with the rule that failed. The rule's property
-            judges them before it draws cases that are not ordinary: it may draw none like them.
+            judges them before it draws cases that are not ordinary: it may draw none like them. A
+            search by all rules judges them first.
     """
 
     cases: int = 100

@@ -350,6 +350,8 @@ class Trial(Runner):
     def survey(self, rules: Sequence[str], cases: int) -> Surveyed:
         """Search for any failure: draw cases by a plan (`search.survey`), judged by all rules.
 
+        The cases of probes that failed come first.
+
         The search shrinks to the smallest case with any failure, and confirms the root failure of
         that case. If the failure does not repeat, the search goes on with the rest of the cases, each
         in new processes: a busy machine can look like a hang, and what an earlier case left behind
@@ -386,6 +388,8 @@ class Trial(Runner):
         """
         search = Search(self, "", plan.add, cases, known)
         try:
+            for suspect in self.options.suspects:
+                search.look_at(Asked(*suspect))
             for block in plan.blocks(search.left):
                 # The plan goes on without a feature that no draw has.
                 with suppress(Unsatisfiable):

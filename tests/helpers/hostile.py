@@ -412,7 +412,7 @@ class OverridesAMethod(AtTheEnd):
     """A wrapper that adds a method to a class of the harness, which inherits another one."""
 
     def attack(self) -> None:
-        recorder.TooMuchEvidence.__str__ = _nothing  # type: ignore[assignment,method-assign]  # the attack
+        recorder.EvidenceError.__str__ = _nothing  # type: ignore[assignment,method-assign]  # the attack
 
 
 class DropsAModule(AtTheEnd):

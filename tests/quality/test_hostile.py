@@ -176,7 +176,7 @@ GALLERY = [
     ),
     ("ReplacesCode", "unjudged", ALTERED + r".*recorder\._bits\)"),
     ("ReplacesAName", "unjudged", ALTERED + r".*rounds\._seed\)"),
-    ("OverridesAMethod", "unjudged", ALTERED + r".*recorder\.TooMuchEvidence\.__str__\)"),
+    ("OverridesAMethod", "unjudged", ALTERED + r".*recorder\.EvidenceError\.__str__\)"),
     (
         "DropsAModule",
         "unjudged",

@@ -239,6 +239,15 @@ def test_shards_of_gradients_may_keep_two_storages(pool: Pool) -> None:
     assert held["mixed"] == 2 * held["zero"]
 
 
+def test_a_parameter_that_no_layer_shows_is_missing_evidence(pool: Pool) -> None:
+    """A sharded parameter that is not seen whole proves nothing, so no rule is judged."""
+    declared = declare(Declarations, right_sharded.ShowsNoParameter.declares)
+    name = f"{FILE.with_name('right_sharded.py')}:ShowsNoParameter"
+    findings = judge(pool.train(case(TWO, init="equal"), Ddp(name)), declared)
+    assert not any(each.failure for each in findings.values())
+    assert "no layer was seen to compute with the whole parameter" in findings["LOSS-1"].unjudged
+
+
 def test_a_refusal_of_a_short_batch_is_a_refusal(pool: Pool, discovered: Discover) -> None:
     """No case with a last batch of another size is drawn then."""
     discovery = discovered(pool, Ddp(f"{FILE}:KeepsTheShape"), Sampler(), 2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ddp_invariants.cases.layers import Layer, LayerKind, Model
+from ddp_invariants.ranks.training.layer import Watched
 from ddp_invariants.ranks.training.model import Replica
 
 
@@ -18,10 +19,11 @@ def test_a_model_ends_when_it_is_dropped(kind: LayerKind) -> None:
     layers = (Layer("linear", 4), Layer(kind))
     model = Model(4, layers[::-1] if kind == "embedding" else layers)
     replica = Replica(model, np.ones(model.numbers))
-    for layer in replica.stack:
-        layer.at_forward = replica.zero_grad  # As an observer hangs on to every layer.
+    for module in replica.modules():
+        if isinstance(module, Watched):
+            module.at_forward = replica.zero_grad  # As an observer hangs on to every layer.
     assert torch.isfinite(replica(torch.ones(2, 4))).all()
     left = weakref.ref(replica)
-    del replica, layer
+    del replica, module
     gc.collect()
     assert left() is None

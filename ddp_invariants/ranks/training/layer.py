@@ -73,24 +73,32 @@ def builder(kind: LayerKind) -> Callable[[Builder], Builder]:
 def built(layer: Layer, width: int, values: Values, owner: Any) -> nn.Module:
     """Return a layer that can be watched."""
     module = _BUILDERS[layer.kind](layer, width, values, owner)
-    module.__class__ = _watched(type(module))
+    watch(module)
     return module
 
 
+def watch(module: nn.Module) -> None:
+    """Let the forwards of a module be watched.
+
+    A layer is watched, and so is a part of it that alone computes with its parameters.
+    """
+    module.__class__ = _watched(type(module))
+
+
 class Watched(nn.Module):
-    """A layer whose forwards can be watched.
+    """A module whose forwards can be watched.
 
     Attributes:
-        at_forward: Called with the layer as its forward begins, when an implementation that shards
-            parameters must have gathered them. A hook of torch's might run before it gathers them.
+        at_forward: Called as its forward begins, when an implementation that shards parameters must
+            have gathered them. A hook of torch's might run before it gathers them.
     """
 
-    at_forward: Callable[[nn.Module], None] | None = None
+    at_forward: Callable[[], None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the layer's own forward. Shape (B, in) to (B, out)."""
         if self.at_forward is not None:
-            self.at_forward(self)
+            self.at_forward()
         result: Tensor = super().forward(x)
         return result
 

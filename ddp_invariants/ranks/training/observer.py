@@ -14,7 +14,7 @@ from ddp_invariants.ranks.training import memory
 from ddp_invariants.ranks.training.effect import Effect
 from ddp_invariants.ranks.training.layer import Watched
 from ddp_invariants.ranks.training.layout import Layout, layout_of
-from ddp_invariants.ranks.training.recorder import Record, Structure, plain_of
+from ddp_invariants.ranks.training.recorder import EvidenceError, Record, Structure, plain_of
 from ddp_invariants.ranks.training.setup import Position, Setup
 from ddp_invariants.ranks.training.trained import Trained
 from ddp_invariants.ranks.training.twin import Named, Twin
@@ -245,6 +245,8 @@ class ShardObserver(Observer):
         self._gathered: dict[str, Tensor] = {}
         self._layouts: dict[str, Layout] = {}
         self._restored = False
+        tensors = (*twin.named, *twin.module.named_buffers())
+        self._elements = {name: tensor.numel() for name, tensor in tensors}
         # As they are before wrapping: afterwards, a layer may hold plain tensors, which are not listed.
         self._names = [
             [name for name, _ in (*twin.module.held(index), *layer.named_buffers())]
@@ -254,8 +256,8 @@ class ShardObserver(Observer):
     def watch(self) -> None:
         """Note the tensors that each layer computes with."""
         for index, layer in enumerate(self.trained.replica.stack):
-            own = next(module for module in layer.modules() if isinstance(module, Watched))
-            own.at_forward = partial(self._at_layer, index)
+            own, *parts = (module for module in layer.modules() if isinstance(module, Watched))
+            (parts[-1] if parts else own).at_forward = partial(self._at_layer, index, own)
 
     def _require_whole(self) -> None:
         pass
@@ -282,19 +284,27 @@ class ShardObserver(Observer):
                 with torch.no_grad():  # A layer may gather a parameter whenever it is asked for.
                     tensor: Tensor = attrgetter(name)(layer)
                 plain = plain_of(tensor.detach())
-                if plain.numel() and not plain.untyped_storage().nbytes():
-                    continue  # Its memory was freed: a call beside the wrapper gathers nothing.
+                freed = not plain.numel() or not plain.untyped_storage().nbytes()
+                if freed and self._elements.get(full):
+                    continue  # A call beside the wrapper gathers nothing.
                 self._gathered[full] = plain.clone()
                 self._layouts[full] = layout_of(tensor)
 
     def after_forwards(self) -> None:
-        """Note the tensors that the layers computed with; the step before has left them."""
+        """Note the tensors that the layers computed with; the step before has left them.
+
+        Raises:
+            EvidenceError: No layer was seen to compute with the whole of a parameter.
+        """
         self.watching, gathered = False, self._gathered
         self._gathered = {}
         step, twin = self.position.step, self.twin
         names = [name for name, _ in twin.named]
         buffers = [name for name, _ in twin.module.named_buffers()]
-        parameters = [(name, gathered.get(name)) for name in names]
+        unseen = next((name for name in names if name not in gathered), "")
+        if unseen:
+            raise EvidenceError(f"no layer was seen to compute with the whole parameter {unseen!r}")
+        parameters = [(name, gathered[name]) for name in names]
         if step:
             self.record.tensors("updated", step - 1, parameters)
         if self._restored:

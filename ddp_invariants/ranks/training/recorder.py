@@ -22,8 +22,8 @@ MOST_EVIDENCE = 64 << 20
 """The bytes that a rank may note in a case; no case of a thorough run notes a hundredth of this."""
 
 
-class TooMuchEvidence(Exception):
-    """The end of a run that notes too much; it proves nothing about the implementation."""
+class EvidenceError(Exception):
+    """The end of a run that cannot note its evidence; it proves nothing about the implementation."""
 
 
 class Record:
@@ -51,7 +51,7 @@ class Record:
             slots.append((name, tensor.dtype, tensor.shape))
             # Count bytes before the copy: an expanded tensor has few bytes until it is copied.
             if len(self.blob) + tensor.numel() * tensor.element_size() > MOST_EVIDENCE:
-                raise TooMuchEvidence(
+                raise EvidenceError(
                     f"{moment} {name!r} of shape {tuple(tensor.shape)} makes what this rank noted "
                     f"larger than {MOST_EVIDENCE >> 20} MiB"
                 )

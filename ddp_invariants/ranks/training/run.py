@@ -7,7 +7,7 @@ from typing import Any
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.ranks.driving.ddp import Driver
 from ddp_invariants.ranks.groups.distributed import CaseGroups
-from ddp_invariants.ranks.training.recorder import Record, TooMuchEvidence, exception_data, warned
+from ddp_invariants.ranks.training.recorder import EvidenceError, Record, exception_data, warned
 from ddp_invariants.ranks.training.setup import Saved, Setup
 from ddp_invariants.ranks.training.stepper import Stepper
 from ddp_invariants.records.evidence import DESTROYED
@@ -34,7 +34,7 @@ def train(
         warnings.simplefilter("always")
         try:
             stepper.run()
-        except TooMuchEvidence as error:
+        except EvidenceError as error:
             record.facts["raised"] = exception_data(error, "evidence", position.step)
         except BaseException as error:  # noqa: BLE001 - any exception is evidence
             raised = exception_data(error, position.phase, position.step)

@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ddp_invariants.cases.layers import Layer
-from ddp_invariants.ranks.training.layer import Values, builder
+from ddp_invariants.ranks.training.layer import Values, builder, watch
 
 
 class Parametrized(nn.Module):
@@ -36,4 +36,6 @@ class Parametrized(nn.Module):
 
 @builder("parametrized")
 def _build(layer: Layer, width: int, values: Values, _owner: Any) -> nn.Module:
-    return Parametrized(values.parameter(layer, width))
+    module = Parametrized(values.parameter(layer, width))
+    watch(module.inner.parametrizations.factor[0])
+    return module
