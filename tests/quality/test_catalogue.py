@@ -235,6 +235,16 @@ class Halves(_Between):
 '''
 
 
+def test_a_right_implementation_must_pass_its_probes(pool: Pool, tmp_path: Path) -> None:
+    """The case of a failed probe comes first, although no drawn case contains its capability."""
+    (tmp_path / "odd.py").write_text(DERIVED, encoding="utf-8")
+    (base,) = (entry for entry in read(tmp_path).entries if entry.name == "Base")
+    found = search(pool, FaultSearch(base, seed=0, cases=1, shrinks=False), tmp_path)
+    assert found.is_caught, found
+    assert found.cases == 1
+    assert {"assign", "unfreeze"} & {*found.needs}
+
+
 def test_a_fault_is_not_sought_where_its_right_base_is_wrong(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
