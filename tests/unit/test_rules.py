@@ -13,6 +13,7 @@ from ddp_invariants.cases.case import NoSync, ZeroGrad
 from ddp_invariants.cases.dtypes import Dtype
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import (
+    BetweenSteps,
     Data,
     InjectedFailure,
     Optimizer,
@@ -44,6 +45,7 @@ from ddp_invariants.records.evidence import (
 from ddp_invariants.records.trace import Call, LastCalls, label
 from ddp_invariants.records.verdict import Verdict
 from ddp_invariants.search.ledger import Ledger
+from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.clipping import Clipping
 from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.no_sync import NoSyncStyle
@@ -1065,6 +1067,37 @@ def test_comm3_wants_every_result_waited_for(defect: str, second: Second, perhap
     assert failure is not None
     assert defect in failure.fact
     assert failure.perhaps.endswith(perhaps)
+
+
+def test_state1_wants_the_next_forward_to_start_from_the_loaded_state() -> None:
+    """The step's own start and what was loaded are compared on every rank."""
+    evidence = right(CASE.with_situation(Actions((BetweenSteps("reload", 2),))))
+    assert judge(evidence)["STATE-1"].failure is None
+    moved = altered(evidence, 1, "forward", 2, WEIGHT, one_bit_up)
+    failure = judge(moved)["STATE-1"].failure
+    assert failure is not None
+    assert failure.fact == "a parameter changes between loading and the next forward"
+    assert failure.where == f"rank 1 of 2, step 2, parameter {WEIGHT!r} (2, 2)"
+
+
+def test_grad9_meets_no_unused_parameters_in_a_step_that_it_does_not_judge() -> None:
+    """A step whose gradients are not finite shows nothing about unused parameters."""
+    unused = CASE.with_situation(UnusedLayers((Unused(4, rank=1, step=1),)))
+    somewhere = "unused on some ranks"
+    assert somewhere in judge(right(unused))["GRAD-9"].met
+    poisoned = right(unused.with_situation(Poisoned(Poison(0, 1))))
+    assert somewhere not in judge(poisoned)["GRAD-9"].met
+
+
+def test_loss2_compares_no_losses_that_are_too_large_for_a_tag() -> None:
+    """Rounding removes the tag, so that equal losses show nothing."""
+    evidence = right()
+    assert "batches differed" in judge(evidence)["LOSS-2"].met
+    for step in range(CASE.steps):
+        evidence = everywhere(evidence, "loss", step, "loss", lambda value: 0 * value + 5000)
+    finding = judge(evidence)["LOSS-2"]
+    assert finding.failure is None
+    assert not finding.met
 
 
 def test_param3_meets_only_what_can_change_a_step() -> None:
