@@ -271,6 +271,18 @@ def test_detection_tables_add_up_in_any_order(tmp_path: Path) -> None:
     assert tables.merged([table(1), earlier]).date == "2026-01-31"
 
 
+def test_parts_fit_whatever_rank_the_witness_names() -> None:
+    """Each part asks the witness anew, which says on which rank a composed fault showed first."""
+    found = [
+        [FaultSearch(replace(job.planted, docstring=f"{job.planted.docstring} Rank {rank}."), 0)]
+        for rank, job in enumerate(2 * searches()[:1])
+    ]
+    digests = {tables.planned(jobs, jobs, {}, "").population for jobs in found}
+    assert len(digests) == 1
+    other = [replace(searches()[0], planted=searches()[1].planted)]
+    assert tables.planned(other, other, {}, "").population not in digests
+
+
 def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """A table of other options, of another population or of a repeated search is not added."""
 
