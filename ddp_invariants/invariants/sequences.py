@@ -33,12 +33,12 @@ def differs_so_far(view: EvidenceView, tally: Tally) -> Failure | None:
 
     A call that differs is a failure; a missing call is not, since the rank may not have reached it.
     """
-    incident, trained, world_size = view.incident, view.case.members, view.case.world_size
-    assert incident is not None
+    trained, world_size = view.case.members, view.case.world_size
+    waiting = {} if view.incident is None else view.incident.calls
     known: dict[str, dict[int, list[Call]]] = {}
     for (members, occurrence), by_rank in by_group(view).items():
         known.setdefault(label(members, occurrence - 1), {}).update(by_rank)
-    for number, issued in incident.calls.items():
+    for number, issued in waiting.items():
         for group, calls in issued.by_group().items() if number in trained else ():
             known.setdefault(group, {})[trained.index(number)] = calls
     for by_rank in known.values():

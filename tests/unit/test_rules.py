@@ -782,6 +782,21 @@ def test_comm1_of_a_hang_tells_calls_that_differ_and_not_what_is_missing(
     assert bool(finding.unjudged) != fires
 
 
+@pytest.mark.parametrize(("theirs", "fires"), [(CALLS[:1], False), ([CALLS[0], WIDER], True)])
+def test_comm1_hears_calls_that_differ_before_every_rank_raised(
+    theirs: list[Call], *, fires: bool
+) -> None:
+    """An error that follows from a mismatch is no refusal; a rank that raised early sent less."""
+    error = RaisedError("backward", 0, "RuntimeError", "sizes differ", "")
+    ranks = tuple(
+        replace(rank, sent=[calls], raised=error)
+        for rank, calls in zip(right().ranks, (CALLS, theirs), strict=True)
+    )
+    finding = judge(replace(right(), ranks=ranks))["COMM-1"]
+    assert (finding.failure is not None) == fires
+    assert bool(finding.unjudged) != fires
+
+
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:
     """If nobody sees the process group, rules about sent calls are not observed and do not hold."""
     case = CASE.with_situation(Perturbed(Perturbation("withheld")))
