@@ -1,7 +1,8 @@
 """Evidence made by hand: the records of right ranks, without starting a process."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -52,6 +53,7 @@ SHAPES = {
     "layers.3.nothing": (0, 2),
     "layers.4.factor": (),
 }
+WEIGHT, SCALE = "layers.0.weight", "layers.4.factor"
 FROZEN = {"layers.1.factor"}
 BUFFERS = {
     "layers.5.running": ("float32", (2,)),
@@ -69,6 +71,22 @@ STRUCTURE = [
         for name, (dtype, shape) in BUFFERS.items()
     ),
 ]
+
+
+Alteration = Callable[[TrainingEvidence], TrainingEvidence]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def raised_by_one(value: Array) -> Array:
+    """Return the values, each increased by one."""
+    raised: Array = value + value.dtype.type(1)
+    return raised
+
+
+def one_bit_up(value: Array) -> Array:
+    """Return the next larger float32 of every value."""
+    raised: Array = np.nextafter(value, np.float32(99))
+    return raised
 
 
 class Maker:

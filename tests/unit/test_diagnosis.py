@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from handmade import CASE, altered, everywhere, right
+from handmade import CASE, SCALE, WEIGHT, Array, altered, everywhere, right
 
 from ddp_invariants.cases.case import ShardCase, TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
@@ -27,8 +27,7 @@ from ddp_invariants.situations.perturbation import Perturbed
 from ddp_invariants.situations.poison import Poisoned
 from ddp_invariants.situations.unused import UnusedLayers
 
-WEIGHT, BIAS, SCALE = "layers.0.weight", "layers.0.bias", "layers.4.factor"
-Array = np.ndarray[Any, np.dtype[Any]]
+BIAS = "layers.0.bias"
 
 THREE = replace(CASE, world_size=3, values="real", data=Data(samples=24), seed=1)
 """A case with fractions and three ranks, so that no two values are equal by chance."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from handmade import CASE, altered, right
+from handmade import CASE, WEIGHT, altered, right
 
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.program import Data, Optimizer
@@ -23,7 +23,6 @@ from ddp_invariants.upgrades.numbers import differing_numbers
 
 OWN = Declarations(gradients="hidden", optimizer="own", update="own")
 EXACT = replace(CASE, steps=2, data=Data(samples=4, batch_size=1), optimizer=Optimizer(log2_lr=-1))
-WEIGHT = "layers.0.weight"
 
 
 def raised(case: TrainingCase, rank: int, step: int) -> TrainingEvidence:
