@@ -153,6 +153,8 @@ def command_of(table: Table) -> str:
         if options[name] != least
     ]
     words.append(f"--control-cases {options['control_cases']}")
+    if options.get("real_cases") is not None:
+        words.append(f"--real-cases {options['real_cases']}")
     words += [f"--shard {table.shard}"] if table.shard else []
     words += [f"--backend {options['backend']}"] if options["backend"] != "auto" else []
     return " ".join(words)

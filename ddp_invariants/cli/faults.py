@@ -101,6 +101,16 @@ if TYPE_CHECKING:
     metavar="N",
     help=defaulting("number of cases for all controls together", 2000),
 )
+@click.option(
+    "--real-cases",
+    type=Whole(option_values.COUNT_OR_NONE),
+    metavar="N",
+    help=defaulting(
+        "number of these cases that run over gloo at first. Further cases that cannot be simulated "
+        "are left out; those of samplers are not counted",
+        "no limit",
+    ),
+)
 @with_workers
 @click.option(
     "--shard",
@@ -136,6 +146,7 @@ def faults(
     seeds: int,
     cases: int | None,
     control_cases: int,
+    real_cases: int | None,
     workers: int,
     *,
     shard: Split,
@@ -184,6 +195,7 @@ def faults(
             cases or (0 if generated is None else CASES),
             "" if backend == "auto" else f"--backend {backend}",
             seed,
+            real_cases,
         )
         jobs = shard.deal(every)
         table = tables.planned(
@@ -252,7 +264,7 @@ def _shipped(
 
 def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that decide which searches are made, and how."""
-    numbers = ("generated", "right", "seed", "seeds", "cases", "control_cases")
+    numbers = ("generated", "right", "seed", "seeds", "cases", "control_cases", "real_cases")
     return {
         **{name: options[name] for name in numbers},
         "catalogue": options["catalogue"] and options["catalogue"].name,

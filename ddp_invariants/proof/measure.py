@@ -56,6 +56,8 @@ class FaultSearch:
         most_samples: The length of the longest dataset of a sampler's case; None for no limit.
         shrinks: False to confirm the first failing case as it is.
         not_simulated: The reason why no case is simulated; empty if cases may be.
+        most_real: The training cases that run over the real backend from the start; None for no
+            limit.
     """
 
     planted: CatalogueEntry
@@ -64,6 +66,7 @@ class FaultSearch:
     most_samples: int | None = None
     shrinks: bool = True
     not_simulated: str = ""
+    most_real: int | None = None
 
 
 def search(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
@@ -112,6 +115,7 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
             store=store,
             shrinks=fault_search.shrinks,
             suspects=failed,
+            most_real=fault_search.most_real,
         )
         trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
         survey = trial.survey(rules, budget - drawn)
@@ -253,6 +257,7 @@ def searches(
     cases: int = 0,
     not_simulated: str = "",
     seed: int = 0,
+    real_cases: int | None = None,
 ) -> list[FaultSearch]:
     """Return the searches for faults, and those on controls.
 
@@ -265,16 +270,19 @@ def searches(
             draws.
         not_simulated: The reason why no case is simulated; empty if cases may be.
         seed: Decides the seeds of the controls.
+        real_cases: Training cases of all controls together that run over the real backend from the
+            start; None for no limit.
     """
     controls = [entry for entry in entries if not entry.is_fault]
     share = -(-control_cases // max(len(controls), 1))
+    real_share = None if real_cases is None else -(-real_cases // max(len(controls), 1))
     # Seed by seed, so that an interrupted run has results for all faults.
     faults = [entry for entry in entries if entry.is_fault]
     made = partial(FaultSearch, not_simulated=not_simulated)
     return [
         *(made(entry, seed, cases) for seed in range(seeds) for entry in faults),
         *(
-            made(control, seed * _CONTROLS + number, share)
+            made(control, seed * _CONTROLS + number, share, most_real=real_share)
             for number, control in enumerate(controls)
             if share
         ),

@@ -32,6 +32,8 @@ class Places:
     Args:
         backend: The real backend.
         why_not: Why nothing is simulated; empty if cases may be simulated.
+        most_real: The training cases that run over the real backend from the start; None for no
+            limit.
 
     Attributes:
         why_not: The same; it may become known during the trial.
@@ -39,13 +41,14 @@ class Places:
             that the properties of other rules drew count as much as a rule's own.
     """
 
-    def __init__(self, backend: Backend, why_not: str = "") -> None:
+    def __init__(self, backend: Backend, why_not: str = "", most_real: int | None = None) -> None:
         self.why_not = why_not or (
             "" if backend == ON_THE_CPU else f"{backend} cannot be simulated"
         )
         self._believed: set[str] = set()
         self._unreal: dict[str, str] = {}
         self._really = Counter[str]()
+        self._most_real, self._ran_really = most_real, 0
         self.met: dict[str, set[str]] = {}
 
     def simulates(self, case: Case) -> bool:
@@ -62,19 +65,29 @@ class Places:
             )
         )
 
+    @property
+    def _real_are_spent(self) -> bool:
+        return self._most_real is not None and self._ran_really >= self._most_real
+
+    def leaves_out(self, case: Case) -> bool:
+        """Return whether a case cannot be simulated, and no more may run over the real backend."""
+        return self._real_are_spent and isinstance(case, TrainingCase) and not self.simulates(case)
+
     def _is_real_first(self, case: TrainingCase) -> bool:
         """Return whether a small case runs over the real backend from the start.
 
         The first cases of each situation do, because the ranks of a simulation share more than
         their modules: one hash seed, for example.
         """
-        return _digest(case) % REAL_EVERY == 0 or any(
-            self._really[situation.kind] < FIRST_REAL for situation in case.situations
+        return not self._real_are_spent and (
+            _digest(case) % REAL_EVERY == 0
+            or any(self._really[situation.kind] < FIRST_REAL for situation in case.situations)
         )
 
     def ran_really(self, case: Case) -> None:
         """Count a case that ran over the real backend."""
         if isinstance(case, TrainingCase):
+            self._ran_really += 1
             self._really.update(situation.kind for situation in case.situations)
 
     def judged_really(self, findings: Iterable[Finding]) -> None:

@@ -53,6 +53,8 @@ class Options:
         suspects: Cases of probes that failed, each with the rule that failed. The rule's property
             judges them before it draws cases that are not ordinary: it may draw none like them. A
             search by all rules judges them first.
+        most_real: In a search by all rules, the training cases that run over the real backend from
+            the start. The search leaves out further cases that cannot be simulated. None for no limit.
     """
 
     cases: int = 100
@@ -67,6 +69,7 @@ class Options:
     shrinks: bool = True
     broken: str = ""
     suspects: tuple[tuple[str, Case], ...] = ()
+    most_real: int | None = None
 
 
 class Runner:
@@ -100,7 +103,7 @@ class Runner:
         self.hung = False
         self.lifeless: Violation | None = None
         self.evidence: TrainingEvidence | ShardEvidence | None = None
-        self.places = Places(pool.backend, under_test.scope.not_simulated)
+        self.places = Places(pool.backend, under_test.scope.not_simulated, options.most_real)
         self.simulated = False
         self._history: deque[TrainingCase] = deque(maxlen=MOST_RUNS)
 

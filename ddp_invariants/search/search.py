@@ -253,7 +253,9 @@ class Search:
                     raise _Spent
                 return None
             self._runs_since += weight(asked.case)
-        elif self._limit and not (self.left() and self._is_new(asked)):
+        elif self._limit and not (
+            self.left() and self._is_new(asked) and not self.runner.places.leaves_out(asked.case)
+        ):
             return None
         else:
             self.cases[asked.rule] += 1

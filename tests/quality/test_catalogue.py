@@ -291,6 +291,17 @@ def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_pat
         assert search(pool, FaultSearch(control, 0, 33), tmp_path).cases == 33
 
 
+def test_a_search_may_run_few_cases_over_the_real_backend(pool: Pool, tmp_path: Path) -> None:
+    """The others are simulated; a failure is confirmed over the real backend all the same."""
+    (wrong,) = read(ELSEWHERE).select(["ForgetsToDivide"])
+    reference = next(entry for entry in all_entries() if entry.target == "reference")
+    judged = search(pool, FaultSearch(reference, 0, 40, most_real=3), tmp_path)
+    assert (judged.cases, judged.real, judged.simulated) == (40, 3, 37)
+    found = search(pool, FaultSearch(wrong, 0, 40, shrinks=False, most_real=0), tmp_path)
+    assert found.is_right_rule
+    assert found.real
+
+
 def test_nothing_of_a_catalogue_runs_in_the_controller(tmp_path: Path) -> None:
     """A module that must not be imported is read."""
     (tmp_path / "loud.py").write_text(
