@@ -106,8 +106,8 @@ if TYPE_CHECKING:
     type=Whole(option_values.COUNT_OR_NONE),
     metavar="N",
     help=defaulting(
-        "number of these cases that run over gloo at first. Further cases that cannot be simulated "
-        "are left out; those of samplers are not counted",
+        "largest number of cases of wrappers that run over gloo instead of the simulation, for all "
+        "controls together; further cases that cannot be simulated are left out",
         "no limit",
     ),
 )
@@ -182,6 +182,9 @@ def faults(
     try:
         options = _settled(context.params)
         _require_one({"--generated": generated, "--right": right, "--catalogue": catalogue})
+        _require_one(
+            {"--real-cases": real_cases, "--backend": None if backend == "auto" else backend}
+        )
         own = None if catalogue is None else read(catalogue)
         sources = {Path(entry.file) for entry in own.select(only)} if own else ()
         results = None if resume is None else Results(resume, options, sources)
@@ -264,9 +267,12 @@ def _shipped(
 
 def _settled(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that decide which searches are made, and how."""
-    numbers = ("generated", "right", "seed", "seeds", "cases", "control_cases", "real_cases")
+    numbers = ("generated", "right", "seed", "seeds", "cases", "control_cases")
+    real_cases = options["real_cases"]
     return {
         **{name: options[name] for name in numbers},
+        # Tables and results from before this option existed have none.
+        **({} if real_cases is None else {"real_cases": real_cases}),
         "catalogue": options["catalogue"] and options["catalogue"].name,
         "only": sorted(options["only"]),
         "backend": f"{options['backend']} {options['device'] or ''}".strip(),

@@ -26,7 +26,7 @@ from ddp_invariants.discovery.not_offered import lacking_as_declared, lacking_as
 from ddp_invariants.discovery.plain_case import failure_of
 from ddp_invariants.discovery.probe_case import probe_case, small_enough
 from ddp_invariants.discovery.promises import promised
-from ddp_invariants.discovery.refusals import raised_everywhere, refusal_of
+from ddp_invariants.discovery.refusals import raised_everywhere, refusal_of, unnoted
 from ddp_invariants.discovery.result import (
     Discovery,
     Probed,
@@ -59,8 +59,11 @@ HANGS = 3
 """Number of hanging probes after which no other probe is run."""
 HUNG_PATIENCE = 3.0
 """Seconds a probe gets once one has hung; a probe that does not hang takes some milliseconds."""
-_BEFORE_A_REFUSAL = ("INIT", "CALL-1")
-"""Rules about what had ended before an exception: the wrapping, and forwards that returned."""
+_BEFORE_A_REFUSAL = ("INIT", "CALL-1", "COMM-1")
+"""Rules about what came before an exception: the wrapping, forwards that returned, and calls.
+
+Calls that differ are often the cause of the exception, which gloo raises and NCCL does not.
+"""
 
 
 def sides_of(rules: Iterable[str]) -> list[Side]:
@@ -413,6 +416,8 @@ class _Probes:
         crashed = crash_of(evidence)
         if crashed is not None:
             return Probed(name, Standing.CRASHED, crashed.got, declared)
+        if unseen := unnoted(evidence):
+            return Probed(name, Standing.UNKNOWN, unseen, declared)
         # A refusal on every rank is not wrong, even at a later step.
         if failure and (not refusal or failure.startswith(_BEFORE_A_REFUSAL)):
             return Probed(name, Standing.WRONG, failure, declared)

@@ -16,6 +16,12 @@ def raised_everywhere(evidence: TrainingEvidence) -> str:
     )
 
 
+def unnoted(evidence: TrainingEvidence) -> str:
+    """Return why a rank could not note its evidence, which is no refusal; empty if all could."""
+    raised = (rank.raised for rank in evidence.ranks)
+    return next((each.message for each in raised if each and each.phase == "evidence"), "")
+
+
 def refusal_of(evidence: TrainingEvidence) -> str:
     """Return the refusal of every rank; empty if the run ended otherwise, or in a crash."""
     return "" if crash_of(evidence) is not None else raised_everywhere(evidence)

@@ -86,6 +86,8 @@ def same_sequence_on_all_ranks(view: EvidenceView, tally: Tally) -> Failure | No
     world_size = view.case.world_size
     if world_size == 1:
         raise NotAbout("one rank")
+    if view.stopped:
+        raise Unjudged(view.stopped)
     if view.cut_short:
         return differs_so_far(view, tally)
     require_observed(view.evidence.ranks)

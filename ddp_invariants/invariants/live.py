@@ -60,15 +60,8 @@ def every_case_ends(view: EvidenceView, tally: Tally) -> Failure | None:
         for rank, e in enumerate(ranks)
         if e.raised is not None
     ]
-    stopped = [
-        f"rank {rank}: {e.raised.message}"
-        for rank, e in enumerate(ranks)
-        if e.raised is not None and (e.raised.phase == "evidence" or e.raised.limited)
-    ]
-    # The suite's own limit ended that run; the implementation is not to blame for it, or for the
-    # other ranks' reaction.
-    if stopped:
-        raise Unjudged("; ".join(stopped))
+    if view.stopped:
+        raise Unjudged(view.stopped)
     if view.incident is not None or not raised:
         return no_end(
             view.incident,

@@ -39,6 +39,18 @@ class RecordedTraining:
         """The way the run ended, if it did not end by itself."""
         return self.evidence.incident
 
+    @property
+    def stopped(self) -> str:
+        """The exceptions by which the suite ended runs of ranks; empty if there are none.
+
+        The implementation is not to blame for them, or for the other ranks' reaction.
+        """
+        return "; ".join(
+            f"rank {rank}: {each.raised.message}"
+            for rank, each in enumerate(self.evidence.ranks)
+            if each.raised is not None and each.raised.is_of_the_suite
+        )
+
     @cached_property
     def cut_short(self) -> str:
         """The reason why the ranks did not finish the case; empty if they did."""

@@ -29,7 +29,7 @@ def by_group(view: EvidenceView) -> dict[tuple[tuple[int, ...], int], dict[int, 
 
 
 def differs_so_far(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare what each rank is known to have issued in a run that did not end.
+    """Compare what each rank is known to have issued in a run that was cut short.
 
     A call that differs is a failure; a missing call is not, since the rank may not have reached it.
     """

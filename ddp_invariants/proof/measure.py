@@ -56,8 +56,8 @@ class FaultSearch:
         most_samples: The length of the longest dataset of a sampler's case; None for no limit.
         shrinks: False to confirm the first failing case as it is.
         not_simulated: The reason why no case is simulated; empty if cases may be.
-        most_real: The training cases that run over the real backend from the start; None for no
-            limit.
+        most_real: The largest number of training cases that run over the real backend instead of
+            the simulation; None for no limit.
     """
 
     planted: CatalogueEntry
@@ -270,12 +270,13 @@ def searches(
             draws.
         not_simulated: The reason why no case is simulated; empty if cases may be.
         seed: Decides the seeds of the controls.
-        real_cases: Training cases of all controls together that run over the real backend from the
-            start; None for no limit.
+        real_cases: The largest number of training cases of all controls together that run over the
+            real backend instead of the simulation; None for no limit. Samplers have no part in it.
     """
     controls = [entry for entry in entries if not entry.is_fault]
     share = -(-control_cases // max(len(controls), 1))
-    real_share = None if real_cases is None else -(-real_cases // max(len(controls), 1))
+    wrappers = sum(not control.is_sampler for control in controls)
+    real_share = None if real_cases is None else -(-real_cases // max(wrappers, 1))
     # Seed by seed, so that an interrupted run has results for all faults.
     faults = [entry for entry in entries if entry.is_fault]
     made = partial(FaultSearch, not_simulated=not_simulated)

@@ -15,7 +15,6 @@ from typing import Any
 
 from ddp_invariants import __version__
 from ddp_invariants.errors import INCONCLUSIVE, INTERRUPTED, MergeError
-from ddp_invariants.proof.catalogue import CatalogueEntry
 from ddp_invariants.proof.detection import Detection, from_plain, totals
 from ddp_invariants.proof.measure import FaultSearch
 from ddp_invariants.search.split import in_order
@@ -61,19 +60,22 @@ def planned(
         options: The options that decide which searches are made.
         shard: The part; empty if the measurement is whole.
     """
-    every = [asdict(replace(job, planted=_anywhere(job.planted))) for job in jobs]
+    every = [_comparable(job) for job in jobs]
     digest = hashlib.sha256(json.dumps(every, sort_keys=True).encode()).hexdigest()
     today = dt.datetime.now(dt.UTC).date().isoformat()
     return Table(__version__, version("torch"), today, options, digest, len(own), shard, ())
 
 
-def _anywhere(entry: CatalogueEntry) -> CatalogueEntry:
-    """Return an entry without what differs between two runs of a measurement.
+def _comparable(job: FaultSearch) -> dict[str, Any]:
+    """Return a search as data without what differs between two runs of a measurement.
 
     A catalogue may lie elsewhere. Of a composed fault, the docstring says on which rank the witness
-    saw it first, and these ranks run side by side.
+    saw it first, and these ranks run side by side. A limit that is not set is left out, because
+    tables from before it existed have none.
     """
-    return replace(entry, file="", docstring=entry.description)
+    entry = replace(job.planted, file="", docstring=job.planted.description)
+    plain = asdict(replace(job, planted=entry))
+    return {name: value for name, value in plain.items() if (name, value) != ("most_real", None)}
 
 
 def to_plain(table: Table) -> dict[str, Any]:
@@ -171,11 +173,11 @@ def _each_once(searches: Iterable[Detection]) -> tuple[Detection, ...]:
     Raises:
         MergeError: A search was made twice.
     """
-    made = dict[tuple[CatalogueEntry, int], Detection]()
+    made = dict[tuple[Any, int], Detection]()
     for search in searches:
-        if (search.planted, search.seed) in made:
+        made_before = made.setdefault((search.planted.identity, search.seed), search)
+        if made_before is not search:
             raise MergeError(f"two shards searched {search.planted.name} with seed {search.seed}")
-        made[search.planted, search.seed] = search
     return tuple(
         sorted(made.values(), key=lambda each: (each.planted.module, each.planted.name, each.seed))
     )

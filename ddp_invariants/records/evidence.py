@@ -129,6 +129,11 @@ class RaisedError(NamedTuple):
     caller: str = ""
     limited: bool = False
 
+    @property
+    def is_of_the_suite(self) -> bool:
+        """True if the suite ended the run: a limit was reached, or evidence could not be noted."""
+        return self.phase == "evidence" or self.limited
+
 
 class Defect(NamedTuple):
     """A withheld collective with a defect when a step's gradients should have been ready.

@@ -32,8 +32,8 @@ class Places:
     Args:
         backend: The real backend.
         why_not: Why nothing is simulated; empty if cases may be simulated.
-        most_real: The training cases that run over the real backend from the start; None for no
-            limit.
+        most_real: The largest number of training cases that run over the real backend instead of
+            the simulation; None for no limit.
 
     Attributes:
         why_not: The same; it may become known during the trial.
@@ -48,7 +48,7 @@ class Places:
         self._believed: set[str] = set()
         self._unreal: dict[str, str] = {}
         self._really = Counter[str]()
-        self._most_real, self._ran_really = most_real, 0
+        self._most_real, self._began_really = most_real, 0
         self.met: dict[str, set[str]] = {}
 
     def simulates(self, case: Case) -> bool:
@@ -67,11 +67,15 @@ class Places:
 
     @property
     def _real_are_spent(self) -> bool:
-        return self._most_real is not None and self._ran_really >= self._most_real
+        return self._most_real is not None and self._began_really >= self._most_real
 
     def leaves_out(self, case: Case) -> bool:
-        """Return whether a case cannot be simulated, and no more may run over the real backend."""
-        return self._real_are_spent and isinstance(case, TrainingCase) and not self.simulates(case)
+        """Return whether a case that is not simulated would be one too many on the real backend."""
+        return self._real_are_spent and isinstance(case, TrainingCase)
+
+    def begins_really(self, case: Case) -> None:
+        """Count a case that runs over the real backend instead of the simulation."""
+        self._began_really += isinstance(case, TrainingCase)
 
     def _is_real_first(self, case: TrainingCase) -> bool:
         """Return whether a small case runs over the real backend from the start.
@@ -87,7 +91,6 @@ class Places:
     def ran_really(self, case: Case) -> None:
         """Count a case that ran over the real backend."""
         if isinstance(case, TrainingCase):
-            self._ran_really += 1
             self._really.update(situation.kind for situation in case.situations)
 
     def judged_really(self, findings: Iterable[Finding]) -> None:

@@ -53,8 +53,9 @@ class Options:
         suspects: Cases of probes that failed, each with the rule that failed. The rule's property
             judges them before it draws cases that are not ordinary: it may draw none like them. A
             search by all rules judges them first.
-        most_real: In a search by all rules, the training cases that run over the real backend from
-            the start. The search leaves out further cases that cannot be simulated. None for no limit.
+        most_real: In a search by all rules, the largest number of training cases that run over the
+            real backend instead of the simulation. The search leaves out the further ones, except
+            the cases of probes. None for no limit.
     """
 
     cases: int = 100
@@ -148,18 +149,31 @@ class Runner:
             self.simulated = False
             self.ledger.ran[str(self.pool.backend)] += 1
             return known
-        # A journal is a job's, whose ranks are given.
-        simulates = (
-            not (confirming or observed) and journal is None and self.options.isolation == "pooled"
-        )
-        findings = (
-            self._simulated(case, rule) if simulates and self.places.simulates(case) else None
-        )
+        findings = None
+        if not (confirming or observed):
+            if self._simulates(case):
+                findings = self._simulated(case, rule)
+            else:
+                self.places.begins_really(case)
         if findings is None:
             findings = self.really(case, confirming=confirming, rule=rule, observed=observed)
         if journal is not None:
             journal.note(asked, name, case, findings)
         return findings
+
+    def _simulates(self, case: Case) -> bool:
+        """Return whether a case runs in the simulation at first."""
+        # A journal is a job's, whose ranks are given.
+        return (
+            self.options.journal is None
+            and self.options.isolation == "pooled"
+            and self.places.simulates(case)
+        )
+
+    def leaves_out(self, case: Case) -> bool:
+        """Return whether a case must not run: it is not simulated, and the real ones are spent."""
+        is_suspect = any(case == suspect for _, suspect in self.options.suspects)
+        return self.places.leaves_out(case) and not (is_suspect or self._simulates(case))
 
     def _simulated(self, case: Case, rule: str) -> dict[str, Finding] | None:
         """Return the findings of a simulated run; None if they do not count."""

@@ -254,9 +254,9 @@ class Search:
                 return None
             self._runs_since += weight(asked.case)
         elif self._limit and not (
-            self.left() and self._is_new(asked) and not self.runner.places.leaves_out(asked.case)
+            self.left() and self._is_new(asked) and not self.runner.leaves_out(asked.case)
         ):
-            return None
+            return None  # The plan counts a case that is left out, and goes on to others.
         else:
             self.cases[asked.rule] += 1
         findings = self.runner.findings(asked.case, confirming=fresh, rule=asked.rule)

@@ -191,12 +191,12 @@ class Contiguous(Owned):
 
 
 class ShowsNoParameter(FullyShard):
-    """It replaces the forwards of the layers, and so nobody sees what they compute with."""
+    """It replaces the forwards of layers with a bias, and so nobody sees what they compute with."""
 
     def wrap(self, module: nn.Module, context: Context) -> object:
         """Return the wrapped module."""
         for layer in module.modules():
-            if isinstance(layer, Watched):
+            if isinstance(layer, Watched) and getattr(layer, "bias", None) is not None:
                 kind: Any = type(layer).__mro__[2]
                 layer.forward = partial(kind.forward, layer)  # type: ignore[method-assign]  # as patches do
         return super().wrap(module, context)

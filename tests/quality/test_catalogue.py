@@ -291,6 +291,15 @@ def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_pat
         assert search(pool, FaultSearch(control, 0, 33), tmp_path).cases == 33
 
 
+def test_controls_share_the_real_cases() -> None:
+    """Samplers run in no simulation, and have no share."""
+    entries = read(ELSEWHERE).entries
+    for asked, shares in ((None, {None}), (0, {0}), (5, {5})):
+        jobs = searches(entries, seeds=1, control_cases=20, real_cases=asked)
+        assert {job.most_real for job in jobs if not job.planted.is_fault} == shares
+        assert {job.most_real for job in jobs if job.planted.is_fault} == {None}
+
+
 def test_a_search_may_run_few_cases_over_the_real_backend(pool: Pool, tmp_path: Path) -> None:
     """The others are simulated; a failure is confirmed over the real backend all the same."""
     (wrong,) = read(ELSEWHERE).select(["ForgetsToDivide"])

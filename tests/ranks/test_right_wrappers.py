@@ -239,13 +239,20 @@ def test_shards_of_gradients_may_keep_two_storages(pool: Pool) -> None:
     assert held["mixed"] == 2 * held["zero"]
 
 
-def test_a_parameter_that_no_layer_shows_is_missing_evidence(pool: Pool) -> None:
-    """A sharded parameter that is not seen whole proves nothing, so no rule is judged."""
+def test_a_parameter_that_no_layer_shows_is_missing_evidence(
+    pool: Pool, discovered: Discover
+) -> None:
+    """A sharded parameter that is not seen whole proves nothing: neither a violation nor a refusal."""
     declared = declare(Declarations, right_sharded.ShowsNoParameter.declares)
     name = f"{FILE.with_name('right_sharded.py')}:ShowsNoParameter"
     findings = judge(pool.train(case(TWO, init="equal"), Ddp(name)), declared)
     assert not any(each.failure for each in findings.values())
-    assert "no layer was seen to compute with the whole parameter" in findings["LOSS-1"].unjudged
+    assert "no layer was seen to compute with the whole" in findings["LOSS-1"].unjudged
+    probes = {
+        each.capability: each for each in discovered(pool, Ddp(name), Sampler(), 2).ddp_probes
+    }
+    assert probes["bias"].standing is Standing.UNKNOWN
+    assert probes["bias"].words.startswith("no layer was seen to compute with the whole")
 
 
 def test_a_refusal_of_a_short_batch_is_a_refusal(pool: Pool, discovered: Discover) -> None:

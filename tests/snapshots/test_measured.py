@@ -164,6 +164,8 @@ def test_cases_of_right_implementations_are_gathered_over_runs(
     assert "gathered already by: ddp-invariants faults --right 1" in again
     assert "gathered already by: ddp-invariants faults --right 1" in part
     second = replace(second, population="of another seed")
+    limited = replace(second, options={**second.options, "real_cases": 5})
+    assert detection.command_of(limited).endswith("--control-cases 50 --real-cases 5 --shard 2/2")
     assert "--commit is needed" in add(second)
     assert "0 of 1 implementations were judged" in add(
         replace(second, searches=()), "--commit", "def"

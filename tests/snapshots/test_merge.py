@@ -17,7 +17,7 @@ from ddp_invariants.cli import main
 from ddp_invariants.discovery.result import Discovery, Probed, Standing
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.proof import tables
-from ddp_invariants.proof.catalogue import all_entries
+from ddp_invariants.proof.catalogue import CatalogueEntry, all_entries
 from ddp_invariants.proof.detection import Detection
 from ddp_invariants.proof.measure import FaultSearch
 from ddp_invariants.report.accounts import RuleAccount, account
@@ -279,8 +279,15 @@ def test_parts_fit_whatever_rank_the_witness_names() -> None:
     ]
     digests = {tables.planned(jobs, jobs, {}, "").population for jobs in found}
     assert len(digests) == 1
-    other = [replace(searches()[0], planted=searches()[1].planted)]
-    assert tables.planned(other, other, {}, "").population not in digests
+    first, second, *_ = searches()
+    for other in (replace(first, planted=second.planted), replace(first, most_real=5)):
+        assert tables.planned([other], [other], {}, "").population not in digests
+
+
+def test_the_digest_of_a_measurement_is_that_of_older_tables() -> None:
+    """A limit that is not set does not count, so that stored parts go on to fit."""
+    jobs = [FaultSearch(CatalogueEntry("m", "s", "n", "d", "x", docstring="d"), 3)]
+    assert tables.planned(jobs, jobs, {}, "").population.startswith("bd5472e4")
 
 
 def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -197,6 +197,11 @@ def test_comm1_hears_calls_that_differ_before_every_rank_raised(
     finding = judge(replace(right(), ranks=ranks))["COMM-1"]
     assert (finding.failure is not None) == fires
     assert bool(finding.unjudged) != fires
+    # A rank that the suite itself stops may send what it likes.
+    for own in (error._replace(phase="evidence"), error._replace(limited=True)):
+        stopped = (replace(ranks[0], raised=own), ranks[1])
+        finding = judge(replace(right(), ranks=stopped))["COMM-1"]
+        assert (finding.failure, finding.unjudged) == (None, "rank 0: sizes differ")
 
 
 def test_a_process_group_nobody_sees_is_not_observed_and_nothing_holds() -> None:

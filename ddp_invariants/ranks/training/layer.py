@@ -96,7 +96,7 @@ class Watched(nn.Module):
     at_forward: Callable[[], None] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Run the layer's own forward. Shape (B, in) to (B, out)."""
+        """Run the module's own forward; of a layer, shape (B, in) to (B, out)."""
         if self.at_forward is not None:
             self.at_forward()
         result: Tensor = super().forward(x)

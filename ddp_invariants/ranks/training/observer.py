@@ -280,12 +280,13 @@ class ShardObserver(Observer):
             return
         for name in self._names[index]:
             full = self.setup.case.model.full(index, name)
-            if full not in self._gathered:
+            # A tied parameter has one name in what is noted, that of its first layer.
+            if full in self._elements and full not in self._gathered:
                 with torch.no_grad():  # A layer may gather a parameter whenever it is asked for.
                     tensor: Tensor = attrgetter(name)(layer)
                 plain = plain_of(tensor.detach())
                 freed = not plain.numel() or not plain.untyped_storage().nbytes()
-                if freed and self._elements.get(full):
+                if freed and self._elements[full]:
                     continue  # A call beside the wrapper gathers nothing.
                 self._gathered[full] = plain.clone()
                 self._layouts[full] = layout_of(tensor)
@@ -294,16 +295,16 @@ class ShardObserver(Observer):
         """Note the tensors that the layers computed with; the step before has left them.
 
         Raises:
-            EvidenceError: No layer was seen to compute with the whole of a parameter.
+            EvidenceError: No layer was seen to compute with the whole of a parameter or buffer.
         """
         self.watching, gathered = False, self._gathered
         self._gathered = {}
         step, twin = self.position.step, self.twin
         names = [name for name, _ in twin.named]
         buffers = [name for name, _ in twin.module.named_buffers()]
-        unseen = next((name for name in names if name not in gathered), "")
+        unseen = next((name for name in (*names, *buffers) if name not in gathered), "")
         if unseen:
-            raise EvidenceError(f"no layer was seen to compute with the whole parameter {unseen!r}")
+            raise EvidenceError(f"no layer was seen to compute with the whole {unseen!r}")
         parameters = [(name, gathered[name]) for name in names]
         if step:
             self.record.tensors("updated", step - 1, parameters)
@@ -313,10 +314,8 @@ class ShardObserver(Observer):
         if step == self.setup.case.steps:
             return
         self.record.tensors("forward", step, parameters)
-        self.record.tensors(
-            "forward buffers", step, ((name, gathered.get(name)) for name in buffers)
-        )
-        if step == 0 and self._layouts.keys() >= set(names):
+        self.record.tensors("forward buffers", step, [(name, gathered[name]) for name in buffers])
+        if step == 0:
             twin.lie_as([self._layouts[name] for name in names])
         twin.follow_gathered(gathered)
 
