@@ -867,6 +867,18 @@ def test_on_a_short_dataset_what_is_random_stays_open() -> None:
     assert failure.perhaps.count("; or ") == 2
 
 
+def test_padding_may_repeat_an_index_in_one_shard() -> None:
+    """Blocks that are filled up by the last index of a rank's own order are no draws for certain."""
+    short = deal("SHARD-2", [[[0, 2], [2, 2]]], samples=3, shuffle=True)
+    assert {"with replacement", "shuffled differently"} <= kinds(short)
+    samples, half = 201, 101
+    first, second = permuted(samples, 0)[:half], permuted(samples, 1)[half:]
+    for tail, is_padding in (([second[-1]], True), ([second[-2], second[-2]], False)):
+        blocks = [first, [*second, *tail][-half:]]
+        found = kinds(deal("SHARD-2", [blocks], samples=samples, shuffle=True))
+        assert found == ({"shuffled differently"} if is_padding else set())
+
+
 def test_larger_cases_keep_what_a_smaller_one_is_about() -> None:
     """Larger cases keep a case's kinds of layers, ties, layouts, and the cap's relation to sizes.
 

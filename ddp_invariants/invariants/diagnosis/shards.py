@@ -8,7 +8,7 @@ impossible under it, or have a chance below 1e-9.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, exp, log, log1p
+from math import ceil, comb, exp, log, log1p
 
 from ddp_invariants.cases.case import ShardCase
 from ddp_invariants.records.verdict import Cause
@@ -240,8 +240,12 @@ def _of_replaced(yielded: YieldedShards, shards: Shards) -> Iterator[Cause]:
         )
 
 
+def _repetitions(indices: list[int]) -> int:
+    return len(indices) - len(set(indices))
+
+
 def _repeats(indices: list[int]) -> bool:
-    return len(set(indices)) < len(indices)
+    return _repetitions(indices) > 0
 
 
 def _excess(yielded: YieldedShards, shards: Shards) -> int:
@@ -261,20 +265,20 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
         not 0 <= index < n for shard in every for index in shard
     ):
         return
-    inside = [shard for shard in every if _repeats(shard)]
-    if all(len(shard) <= n for shard in every):
-        # The logarithm of the chance that so many draws with replacement are all different: the sum
-        # of log1p(-k / N) over the draws.
-        chance = sum(log1p(-k / n) for shard in every for k in range(len(shard)) if k < n)
-        if inside and _drawn_by_chance(inside[0], n):
+    # Padding may repeat an index in one rank's shard: blocks of [a, b, c, c] are [a, b] and [c, c].
+    padding = 0 if yielded.case.data.drop_last else max(0, yielded.total - n)
+    inside = [shard for shard in every if _repetitions(shard) > padding]
+    chance = sum(_log_chance_of_so_few_repetitions(shard, n) for shard in every)
+    if all(len(shard) <= n for shard in every) and chance > _IMPOSSIBLE:
+        if not inside:
+            yield Cause("with replacement", "indices are drawn with replacement")
+        elif _drawn_by_chance(inside[0], n):
             index, times = Counter(inside[0]).most_common(1)[0]
             yield Cause(
                 "with replacement",
                 f"one rank's shard of {len(inside[0])} holds index {index} {times} times, "
                 f"and a part of a permutation of {n} cannot: drawn with replacement",
             )
-        elif not inside and chance > _IMPOSSIBLE:
-            yield Cause("with replacement", "indices are drawn with replacement")
     if inside or w == 1:
         return
     constant = [
@@ -284,9 +288,10 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
     if n < _MANY or not agreed:
         yield Cause(
             "shuffled differently",
-            f"each rank's shard in epoch {epoch} is part of a permutation, but not of the same "
-            "one: the ranks shuffle differently (a seed that contains the rank, the global "
-            "generator, or a rank that does not shuffle)",
+            f"each rank's shard in epoch {epoch} is part of a permutation"
+            f"{' with its padding' * any(map(_repeats, every))}, but not of the same one: the ranks "
+            "shuffle differently (a seed that contains the rank, the global generator, or a rank "
+            "that does not shuffle)",
         )
     if (
         constant
@@ -299,6 +304,17 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
             "epoch on some ranks",
             f"{told if moving else ''}set_epoch reaches only some ranks",
         )
+
+
+def _log_chance_of_so_few_repetitions(shard: list[int], samples: int) -> float:
+    """Return a bound of the logarithm of the chance that draws with replacement repeat no more.
+
+    Among such draws, all but the repetitions are different. There are `comb(draws, repetitions)`
+    choices of these, and the chance that k draws are all different is a product of 1 - i / N.
+    """
+    draws, repetitions = len(shard), _repetitions(shard)
+    different = sum(log1p(-i / samples) for i in range(draws - repetitions) if i < samples)
+    return log(comb(draws, repetitions)) + different
 
 
 def _drawn_by_chance(shard: list[int], samples: int) -> bool:
