@@ -308,7 +308,8 @@ def _table(file: Path) -> Table:
     metavar="NAME",
     help="name of the page in docs/",
 )
-def main(files: tuple[Path, ...], page: str) -> None:
+@click.option("--remark", default="", help="what to say of the way it was measured")
+def main(files: tuple[Path, ...], page: str, remark: str) -> None:
     """Write the page and its pictures."""
     try:
         measured = [measurement(table) for table in tables_of(files)]
@@ -318,7 +319,9 @@ def main(files: tuple[Path, ...], page: str) -> None:
     for each in measured:
         if each.picture:
             draw(grids[each.kind](each.faults), DOCS / each.picture)
-    text = templates().get_template("faults.md.j2").render(measured=measured, page=page)
+    text = (
+        templates().get_template("faults.md.j2").render(measured=measured, page=page, remark=remark)
+    )
     (DOCS / page).write_text(text, encoding="utf-8")
 
 
