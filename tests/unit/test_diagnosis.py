@@ -233,6 +233,20 @@ def test_a_cause_of_wrong_accumulation_is_named(
     assert kinds(rules["GRAD-1"].failure or rules["GRAD-8"].failure) == {kind}
 
 
+def test_a_result_that_is_late_by_one_micro_step_is_told_where_each_is_reduced() -> None:
+    """Its value tells no stale result from a lost micro-step, unless only the last one sends."""
+    evidence = right(MICRO)
+    evidence = on_ranks(evidence, "reduced", 0, WEIGHT, alike(local(evidence, WEIGHT, 0).mean(0)))
+    assert kinds(judge(evidence)["GRAD-1"].failure or judge(evidence)["GRAD-8"].failure) == {
+        "last micro-step lost"
+    }
+    each = replace(evidence, ranks=tuple(replace(rank, quiet=[]) for rank in evidence.ranks))
+    failure = judge(each)["GRAD-2"].failure
+    assert kinds(failure) == {"last micro-step lost", "stale in the step"}
+    assert failure is not None
+    assert failure.perhaps.startswith("either ")
+
+
 @pytest.mark.parametrize(("factor", "kind"), [(0.5, "micro-steps divided"), (2.0, None)])
 def test_two_as_a_factor_of_two_micro_steps_is_no_certain_cause(
     factor: float, kind: str | None

@@ -68,6 +68,13 @@ def _of_accumulation(gradient: ReducedGradient) -> Iterator[Prediction]:
         world_size,
         "it is the mean of all micro-steps but the last, which is lost",
     )
+    if _reduces_each(gradient):
+        yield everywhere(
+            "stale in the step",
+            left + means_K[:-1].sum(0),
+            world_size,
+            f"it equals this step's gradient after micro-step {count - 2}: stale",
+        )
     yield everywhere(
         "micro-steps divided",
         gradient.mean / count,
@@ -95,6 +102,13 @@ def _of_accumulation(gradient: ReducedGradient) -> Iterator[Prediction]:
             world_size,
             f"micro-steps are weighted by their batch sizes {sizes_K.tolist()}",
         )
+
+
+def _reduces_each(gradient: ReducedGradient) -> bool:
+    """Return whether the backward of each micro-step of the step may send, so that a result is stale."""
+    quiet = gradient.view.evidence.ranks[0].quiet
+    silent = gradient.step < len(quiet) and bool(quiet[gradient.step])
+    return gradient.view.case.passes != "joint" and not silent
 
 
 def _of_the_step_before(gradient: ReducedGradient) -> Iterator[Prediction]:
