@@ -283,7 +283,12 @@ def searches(
     return [
         *(made(entry, seed, cases) for seed in range(seeds) for entry in faults),
         *(
-            made(control, seed * _CONTROLS + number, share, most_real=real_share)
+            made(
+                control,
+                seed * _CONTROLS + number,
+                share,
+                most_real=None if control.is_sampler else real_share,
+            )
             for number, control in enumerate(controls)
             if share
         ),

@@ -66,12 +66,13 @@ class Places:
         )
 
     @property
-    def _real_are_spent(self) -> bool:
+    def real_are_spent(self) -> bool:
+        """True if no further training case may run over the real backend instead of the simulation."""
         return self._most_real is not None and self._began_really >= self._most_real
 
     def leaves_out(self, case: Case) -> bool:
         """Return whether a case that is not simulated would be one too many on the real backend."""
-        return self._real_are_spent and isinstance(case, TrainingCase)
+        return self.real_are_spent and isinstance(case, TrainingCase)
 
     def begins_really(self, case: Case) -> None:
         """Count a case that runs over the real backend instead of the simulation."""
@@ -83,7 +84,7 @@ class Places:
         The first cases of each situation do, because the ranks of a simulation share more than
         their modules: one hash seed, for example.
         """
-        return not self._real_are_spent and (
+        return not self.real_are_spent and (
             _digest(case) % REAL_EVERY == 0
             or any(self._really[situation.kind] < FIRST_REAL for situation in case.situations)
         )

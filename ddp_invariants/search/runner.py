@@ -170,6 +170,12 @@ class Runner:
             and self.places.simulates(case)
         )
 
+    @property
+    def is_spent(self) -> bool:
+        """True if every further training case would be left out, because nothing is simulated."""
+        nothing_simulated = bool(self.places.why_not) or self.options.isolation != "pooled"
+        return self.places.real_are_spent and nothing_simulated
+
     def leaves_out(self, case: Case) -> bool:
         """Return whether a case must not run: it is not simulated, and the real ones are spent."""
         is_suspect = any(case == suspect for _, suspect in self.options.suspects)

@@ -390,7 +390,7 @@ class Trial(Runner):
         try:
             for suspect in self.options.suspects:
                 search.look_at(Asked(*suspect))
-            for block in plan.blocks(search.left):
+            for block in plan.blocks(lambda: 0 if self.is_spent else search.left()):
                 # The plan goes on without a feature that no draw has.
                 with suppress(Unsatisfiable):
                     search.drive(block.name, block.asked, block.cases + 1)

@@ -294,7 +294,7 @@ def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_pat
 def test_controls_share_the_real_cases() -> None:
     """Samplers run in no simulation, and have no share."""
     entries = read(ELSEWHERE).entries
-    for asked, shares in ((None, {None}), (0, {0}), (5, {5})):
+    for asked, shares in ((None, {None}), (0, {0, None}), (5, {5, None})):
         jobs = searches(entries, seeds=1, control_cases=20, real_cases=asked)
         assert {job.most_real for job in jobs if not job.planted.is_fault} == shares
         assert {job.most_real for job in jobs if job.planted.is_fault} == {None}

@@ -11,6 +11,7 @@ from probed import Discover
 
 from conftest import TrialMaker
 from ddp_invariants.cases.layers import Layer, Model
+from ddp_invariants.cases.program import InjectedFailure
 from ddp_invariants.discovery.result import to_plain
 from ddp_invariants.discovery.scope import Scope
 from ddp_invariants.discovery.simulation import why_not_simulated
@@ -22,8 +23,10 @@ from ddp_invariants.search import runner
 from ddp_invariants.search.messages import explored
 from ddp_invariants.search.places import MOST_UNREAL, Places
 from ddp_invariants.search.schedules import all_schedules, late
+from ddp_invariants.search.search import Asked, Search
 from ddp_invariants.session.state import STATE
 from ddp_invariants.situations.capability import BASE
+from ddp_invariants.situations.injected_failure import FailureInjection
 from ddp_invariants.situations.resized import Resized
 from ddp_invariants.situations.surroundings import Surrounding, Surroundings
 from ddp_invariants.situations.turns import Turns
@@ -134,6 +137,27 @@ def test_conditions_met_in_real_cases_of_other_properties_count() -> None:
         )
     )
     assert places.met == {"GRAD-1": {"one", "another"}}
+
+
+def test_a_search_leaves_out_what_it_cannot_simulate_once_its_real_cases_are_spent(
+    make_trial: TrialMaker,
+) -> None:
+    """A rank dies in real processes alone; the case of a failed probe is judged all the same."""
+    trial = make_trial(scope=Scope())
+    trial.places = Places(ON_THE_CPU, most_real=1)
+    death = BASE.with_situation(FailureInjection(InjectedFailure("death", 1, 0)))
+    assert not trial.leaves_out(death)
+    trial.places.begins_really(death)
+    assert trial.leaves_out(death)
+    assert not trial.leaves_out(BASE)
+    search = Search(trial, "", limit=3)
+    for case in (death, BASE):
+        search.look_at(Asked("LIVE-3", case))
+    assert search.cases.total() == 1
+    trial.options = replace(trial.options, suspects=(("LIVE-3", death),))
+    assert not trial.leaves_out(death)
+    trial.places.why_not = "its ranks share state"
+    assert trial.survey(["GRAD-2"], 5).cases == 1  # The suspect.
 
 
 @pytest.mark.parametrize(
