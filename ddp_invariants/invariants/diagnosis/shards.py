@@ -45,6 +45,11 @@ class YieldedShards:
         return 4 * (self.samples + self.case.world_size * self.case.data.batch_size) + 1000
 
     @property
+    def padding(self) -> int:
+        """The number of indices that are added so that all ranks yield equally many."""
+        return 0 if self.case.data.drop_last else max(0, self.total - self.samples)
+
+    @property
     def share(self) -> int:
         """The correct number of indices per rank, L."""
         return self.total // self.case.world_size
@@ -250,12 +255,7 @@ def _repeats(indices: list[int]) -> bool:
 
 def _excess(yielded: YieldedShards, shards: Shards) -> int:
     """Return the number of repetitions beyond padding."""
-    indices = [index for shard in shards for index in shard]
-    return (
-        len(indices)
-        - len(set(indices))
-        - max(0, 0 if yielded.case.data.drop_last else yielded.total - yielded.samples)
-    )
+    return _repetitions([index for shard in shards for index in shard]) - yielded.padding
 
 
 def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
@@ -266,8 +266,7 @@ def _of_random_orders(yielded: YieldedShards, epoch: int) -> Iterator[Cause]:
     ):
         return
     # Padding may repeat an index in one rank's shard: blocks of [a, b, c, c] are [a, b] and [c, c].
-    padding = 0 if yielded.case.data.drop_last else max(0, yielded.total - n)
-    inside = [shard for shard in every if _repetitions(shard) > padding]
+    inside = [shard for shard in every if _repetitions(shard) > yielded.padding]
     chance = sum(_log_chance_of_so_few_repetitions(shard, n) for shard in every)
     if all(len(shard) <= n for shard in every) and chance > _IMPOSSIBLE:
         if not inside:
