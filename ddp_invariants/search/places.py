@@ -70,10 +70,6 @@ class Places:
         """True if no further training case may run over the real backend instead of the simulation."""
         return self._most_real is not None and self._began_really >= self._most_real
 
-    def leaves_out(self, case: Case) -> bool:
-        """Return whether a case that is not simulated would be one too many on the real backend."""
-        return self.real_are_spent and isinstance(case, TrainingCase)
-
     def begins_really(self, case: Case) -> None:
         """Count a case that runs over the real backend instead of the simulation."""
         self._began_really += isinstance(case, TrainingCase)

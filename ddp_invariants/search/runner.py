@@ -178,8 +178,12 @@ class Runner:
 
     def leaves_out(self, case: Case) -> bool:
         """Return whether a case must not run: it is not simulated, and the real ones are spent."""
-        is_suspect = any(case == suspect for _, suspect in self.options.suspects)
-        return self.places.leaves_out(case) and not (is_suspect or self._simulates(case))
+        return (
+            self.places.real_are_spent
+            and isinstance(case, TrainingCase)
+            and not self._simulates(case)
+            and all(case != suspect for _, suspect in self.options.suspects)
+        )
 
     def _simulated(self, case: Case, rule: str) -> dict[str, Finding] | None:
         """Return the findings of a simulated run; None if they do not count."""
