@@ -39,6 +39,7 @@ MARKS = {
     Standing.RIGHT: "✓",
     Standing.REFUSED: "refused",
     Standing.WRONG: "**wrong**",
+    Standing.CRASHED: "**crashes**",
     Standing.ABSENT: "·",
     Standing.UNKNOWN: "?",
 }

@@ -1,4 +1,4 @@
-"""The levels by which a verdict is told first: ordinary programs, all others, and failures on purpose.
+"""The three levels of a verdict: ordinary programs (core), other programs (extended), failures (robust).
 
 Standard library only: the rank side imports this module under any interpreter.
 """

@@ -1,8 +1,10 @@
 """Declarations of an implementation: how it does what it must, and what it does not do at all.
 
-No declaration is taken on trust: it changes how a rule is judged, never whether it is judged. It
-stands in a `declares` attribute of the implementation or its adapter, or in a TOML file (`--declare
-FILE`, or the file written by `discover --pin FILE`), under `[ddp]` and `[sampler]`.
+A declaration can change how a rule is judged. It can also exclude a rule, which is then not claimed
+(GRAD-2 with `exactness = "lossy"`), or a capability (`unsupported`). The report lists what is
+excluded. Declarations stand in a `declares` attribute of the implementation or its adapter, or in a
+TOML file (`--declare FILE`, or the file written by `discover --pin FILE`), under `[ddp]` and
+`[sampler]`.
 
 Standard library only: the rank side imports this module under any interpreter.
 """
@@ -159,7 +161,8 @@ class SamplerDeclarations:
             whole batches (`batch`), or not at all (`none`: exact and unequal). `endless`: a stream
             without end, of which each rank's first floor(N / W) indices are judged, as with
             drop_last. `own`: samples are repeated or left out by a contract of its own, so that
-            only their range, `len` and determinism are judged.
+            only their range, `len`, determinism, and the change of a shuffled order with the epoch
+            are judged.
         layout: The part of the order that a rank holds. The order is then the same for every number
             of ranks. Empty: not declared and not judged. `scatter`: a rank holds no index but the
             data themselves, sent by the first rank; so the ranks are asked together, in a process

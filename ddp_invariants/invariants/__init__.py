@@ -107,7 +107,7 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
     An own rule is certified like any other.
 
     Args:
-        identifier: The invariant that the rule belongs to and a number from `OWN` on, such as
+        identifier: The name of the rule's group and a number from `OWN` on, such as
             `COMM-100`. A SHARD rule judges a sampler, and every other rule judges training. A COMM
             rule sees the collectives, too.
         requirement: The requirement, in one sentence.
@@ -120,7 +120,7 @@ def own(identifier: str, requirement: str, needs: tuple[str, ...] = ()) -> Calla
     invariant, _, number = identifier.partition("-")
     if invariant not in INVARIANTS or not number.isdecimal() or int(number) < OWN:
         raise ValueError(
-            f"{identifier}: a rule of your own is called INVARIANT-NUMBER, the invariant one of "
+            f"{identifier}: a rule of your own is called GROUP-NUMBER, the group one of "
             f"{', '.join(INVARIANTS)}, the number {OWN} or more"
         )
 

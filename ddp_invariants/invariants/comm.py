@@ -125,7 +125,7 @@ TIMING = "COMM-2"
     level="core",
 )
 def same_whatever_the_timing(view: EvidenceView, tally: Tally) -> Failure | None:
-    """Compare with the same case run without its perturbation, and in the plain order."""
+    """Compare with a run of the same case without delays, without withheld results, and in plain order."""
     plan = view.case.perturbation
     if (
         not changed_timing(view.case)

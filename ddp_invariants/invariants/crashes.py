@@ -1,8 +1,8 @@
 """The difference between a refusal and a crash.
 
-A refusal is deliberate: a `raise` statement says what the implementation does not take, also by an
-`AssertionError`, or an assertion says in words what it requires, or any words when it wraps. A crash
-is an exception that no author chose: a name that does not exist, an index out of range, any other
+A refusal is deliberate. It is a `raise` statement (an `AssertionError`, too), or an assertion whose
+message says what is required; while a module is wrapped, an assertion with any message. A crash is
+an exception that no author chose: a name that does not exist, an index out of range, any other
 assertion that fails. Errors that a library raises on its own count as refusals, because torch refuses
 many arguments in its C++ code. So do all errors outside the implementation's code, and a variable
 that the environment lacks.

@@ -1,4 +1,4 @@
-"""The conditions of right shards of one epoch, in one check without words for a diagnosis.
+"""A fast check of one epoch's shards: it names the first of SHARD-1 to SHARD-3 that fails, and no cause.
 
 Words: N dataset length, W world size; total = W * ceil(N / W), or W * floor(N / W) with drop_last.
 """

@@ -35,7 +35,7 @@ NO_SYNC = {
 
 @training.rule(
     "GRAD-6",
-    "Under every bucket cap the gradient stays within the bound of GRAD-2.",
+    "For every bucket capacity the gradient is the mean, within the bound of GRAD-2.",
     needs=(
         "every parameter above the cap",
         "cap between a parameter and the model",

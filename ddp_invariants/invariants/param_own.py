@@ -19,8 +19,9 @@ _UNEQUAL = (
 
 @training.rule(
     "PARAM-7",
-    "An update of the implementation's own lasts until the next step's forward. If ranks exchange "
-    "their batches, it moves the parameters to the same bits.",
+    "After an update of the implementation's own (update = own), the next step's forward starts from "
+    "the updated parameters. If the ranks exchange their batches, the update gives bitwise the same "
+    "parameters.",
     needs=(EXCHANGED,),
     source="it follows from the mean over the ranks, which does not depend on their order",
     applies="declared",

@@ -152,14 +152,14 @@ class Row:
         moved_after: An exception: failures with another place in the order of causes.
         apart: True if no failure of another rule in the case explains a failure of this rule. Its
             place in the order is the last, so that it explains no other rule's either.
-        costs: How many ordinary cases one of the rule's own takes as long as; its property draws so
-            many fewer.
+        costs: The time of one of the rule's own cases, in units of an ordinary case. The number of
+            cases of its property is divided by it.
         confirmations: Runs in fresh processes in which a failure is to be seen again.
         observed_groups: The rule needs process groups that record every collective.
         rests_on_probes: The rule applies only if a probe has seen a capability, which no
             declaration tells.
-        needs_all: The rule judges a case as a whole: where evidence is missing, the comparisons made
-            before count for nothing. Without it they count.
+        needs_all: True if the rule judges a case only as a whole. If evidence is then missing, the
+            comparisons made before it do not count. If False, they count.
         repeats_undisturbed: A test for cases that need a second run.
         exhausted: The property also judges all small cases of a sampler (`search.exhaustion`).
         explored: The property also runs all schedules of a few small cases (`search.schedules`).

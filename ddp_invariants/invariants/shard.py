@@ -122,9 +122,8 @@ def _counted(shards: Sequence[Sequence[int]]) -> tuple[Array, Array]:
 
 @sharding.rule(
     "SHARD-2",
-    "Without drop_last the shards together contain all N indices. With drop_last they contain "
-    "exactly total distinct indices; total is the declared number of indices of all ranks, usually "
-    "W * floor(N / W).",
+    "Without drop_last the shards together contain all N indices. With drop_last they contain as "
+    "many different indices as the declared padding leaves, usually W * floor(N / W).",
     needs=("drop_last", "padding"),
     source=SOURCE,
     draws=ShardDraws(scaled=True, asked=True),
@@ -170,9 +169,10 @@ def shards_cover_the_dataset(view: ShardView, tally: Tally) -> Failure | None:
 
 @sharding.rule(
     "SHARD-3",
-    "Shards are disjoint except for padding, which repeats total - N indices; total is the declared "
-    "number of indices of all ranks, usually W * ceil(N / W). No index occurs more often than "
-    "ceil(total / N) times. With drop_last no index repeats.",
+    "Shards are disjoint except for padding, which repeats T - N indices (T: the declared number of "
+    "indices of all shards together, usually W * ceil(N / W)). No index occurs more often than "
+    "ceil(T / N) times. With drop_last no index repeats, except where batches are padded before "
+    "short ones are dropped.",
     needs=("padding", "N divisible by W", "drop_last", "shuffle"),
     source=SOURCE,
     draws=ShardDraws(scaled=True),

@@ -60,8 +60,9 @@ def impossible_arguments_are_refused(view: ShardView, tally: Tally) -> Failure |
 
 @sharding.rule(
     "SHARD-8",
-    "Rank r holds the declared part of the order: order[r::W] if strided, order[r * L : (r + 1) * L] "
-    "if contiguous. If scattered, it holds the data that the first rank sent, in place of indices.",
+    "Rank r holds the declared part of the order: order[r::W] if the layout is strided, order[r * L : "
+    "(r + 1) * L] if it is contiguous (L: the number of indices of a rank). If the layout is scatter, "
+    "the rank yields the data that the first rank sent, in place of indices.",
     needs=("more than one rank", "shuffle"),
     source=SOURCE,
     applies="declared",

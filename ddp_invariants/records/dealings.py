@@ -1,4 +1,4 @@
-"""The shards of many cases in one answer: all their numbers in one row, on both ends of the wire."""
+"""Shards of many sampler cases as one list of integers: its writer (rank) and its reader (controller)."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

@@ -1,6 +1,7 @@
 """The possible verdicts, and one exception class per rule.
 
-The verdicts are: holds, violated, inconclusive, not claimed, not run. Hypothesis tells failures
+The verdicts here are: holds, violated, inconclusive, not claimed, not run. The ledger adds observed,
+not tested and not finished (`search/ledger.py`). Hypothesis tells failures
 apart by exception type. With one class per rule, shrinking cannot slide from a rare rule's
 violation to a common one's.
 """

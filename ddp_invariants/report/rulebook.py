@@ -167,7 +167,7 @@ JUDGED_FOR = {
     "always": "every implementation",
     "capability": "implementations that offer its subject",
     "declared": "implementations that declare its subject",
-    "observed": "nobody: it is measured only",
+    "observed": "no implementation: it is only measured",
 }
 """The implementations that a rule is judged for, by when it applies."""
 

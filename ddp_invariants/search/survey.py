@@ -4,8 +4,8 @@ By chance, most of three hundred cases would be plain, and a situation that one 
 six cases would be met once or never. A survey therefore draws in blocks. A third of the cases come
 from the rules that have drawn least, and the others contain what was met least. Each capability, each
 of its varieties and each situation counts, so the plan knows a new situation as soon as it is registered.
-To each of these the plan adds the capabilities that the feature has met least, and a third of them
-last for some more steps.
+Each such case has a feature that was met least (a capability, a variety or a situation). The plan adds
+the capabilities that were met least together with it. In one block of three the cases have more steps.
 """
 
 from collections import Counter

@@ -106,7 +106,7 @@ class Turns(Situation):
 
     @classmethod
     def drawn(cls, draft: Draft) -> None:
-        """Draw another order than the plain one in half of the cases."""
+        """Draw another order than the plain one in two thirds of the cases."""
         turns = cls(
             draft.choice(("ranks", "ranks", "reversed", "random", "preempted", "behind")),
             draft.small(),
