@@ -58,7 +58,7 @@ def lone_group(rank: int, ranks: Sequence[int]) -> Any:
 dist.Backend.register_backend("observed", _create, devices=["cpu", "cuda"])
 
 _init_process_group, _destroy_process_group = dist.init_process_group, dist.destroy_process_group
-_new_group = dist.new_group
+_new_group, _batch_isend_irecv = dist.new_group, dist.batch_isend_irecv
 _joined = 0
 """The number of times the implementation under test asked for a default group during the case."""
 
@@ -111,6 +111,25 @@ def _branch(
     return group
 
 
+@wraps(dist.batch_isend_irecv)
+def _send_as_one(operations: list[Any]) -> Any:
+    """Replace `batch_isend_irecv`, which groups messages only in torch's own class of groups.
+
+    NCCL sends one message of a pair of ranks after another. So two ranks that both send first would
+    wait for each other.
+    """
+    group = getattr(operations[0], "group", None) if operations else None
+    group = dist.group.WORLD if group is None else group
+    if not isinstance(group, ObservedGroup) or group.getBackendName() != "nccl":
+        return _batch_isend_irecv(operations)
+    device = operations[0].tensor.device
+    with dist.distributed_c10d._coalescing_manager(group, device, async_ops=True) as manager:
+        for each in operations:
+            peer = "group_dst" if each.op is dist.isend else "group_src"
+            each.op(each.tensor, group=each.group, tag=each.tag, **{peer: each.group_peer})
+    return manager.works
+
+
 _CARRIERS = {"gloo": "gloo", "cpu:gloo": "gloo", "nccl": "nccl", "cuda:nccl": "nccl"}
 """The backends whose groups are observed, by the names that callers use."""
 _branching: list[str] = []
@@ -131,6 +150,7 @@ for _name, _replacement in (
     ("init_process_group", _join),
     ("destroy_process_group", _leave),
     ("new_group", _branch),
+    ("batch_isend_irecv", _send_as_one),
 ):
     for _module in (dist, dist.distributed_c10d, device_mesh):
         if hasattr(_module, _name):

@@ -100,6 +100,9 @@ class Connections:
     def sender(self) -> Any:
         """Return a plain group over these connections."""
         group = _c10d.ProcessGroup(self.rank, self.world_size)
+        if self.carrier == "nccl":
+            # Otherwise NCCL guesses the device of a barrier from the rank in the process's first group.
+            group.bound_device_id = self.rank_device.device
         self.carries(group)
         return group
 
@@ -148,6 +151,8 @@ IN_LISTS = ("allreduce", "reduce", "recv", "broadcast")
 """Collectives whose first argument lists the result tensors, undefined until completion."""
 IN_ONE = ("_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single")
 """Collectives whose first argument is the one result tensor, and whose second is the one sent."""
+_MESSAGES = ("send", "recv", "recv_anysource")
+"""Calls that concern two ranks. gloo passes the address of their tensor to a socket."""
 
 
 class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class has no type stubs
@@ -175,6 +180,7 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         # Without its Python half, which nobody else holds, such a work never ends.
         self._handed_out: list[ObservedWork] = []
         self._withheld: list[WithheldWork] = []
+        self._coalescing = False
 
     def in_flight(self) -> list[tuple[Row, str]]:
         """Return the withheld collectives that have a defect, and the defect of each.
@@ -212,6 +218,20 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
             time.sleep(0.0001)
         return all(_completes(work, until - time.monotonic()) for work in self._silent_works)
 
+    def _require_taken(self, kind: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse a message that the backend would crash with.
+
+        Raises:
+            RuntimeError: gloo shall send a device's tensor to another rank.
+        """
+        if kind not in _MESSAGES or self._connections.carrier != "gloo":
+            return
+        tensor = _first_tensor(arguments)
+        if tensor is not None and tensor.device.type != "cpu":
+            raise RuntimeError(
+                f"gloo sends and receives tensors of a CPU only: {kind} got a tensor on {tensor.device}"
+            )
+
     def _issue(self, kind: str, arguments: tuple[Any, ...]) -> tuple[Row, int]:
         """Record a collective as it is issued, start it late if delays are set, and return it.
 
@@ -245,6 +265,22 @@ class ObservedGroup(_c10d.ProcessGroup):  # type: ignore[misc]  # the base class
         row = [kind, dtype, elements, operation, asynchronous, _site(), issued, None, aside, gaps]
         self.calls.append(row)
         return row, self._log.words.issue(self.label, row)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Let the backend take the next collectives, or messages, as one."""
+        self._inner._start_coalescing(device)
+        self._coalescing = True
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        """Send what the backend has taken as one, and return the work.
+
+        The work belongs to several calls, so nobody notes when it is waited for.
+        """
+        self._coalescing = False
+        work = self._inner._end_coalescing(device)
+        if isinstance(work, _c10d.Work):
+            self._works.append(work)
+        return work
 
     def shutdown(self) -> None:
         """Do nothing: the connections outlive the case."""
@@ -301,11 +337,18 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 def _as_sent(tensor: torch.Tensor) -> torch.Tensor:
     """Return the elements that gloo sends and writes: a view with gaps is taken as if without.
 
-    A copy of such a view has no gaps, so gloo would compute something else with it.
+    A copy of such a view has no gaps, so gloo would compute something else with it. On a device, gloo
+    leaves gaps as they are, and NCCL refuses such a view.
     """
     if not has_gaps(tensor):
         return tensor
     return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
+def _can_be_withheld(tensor: torch.Tensor) -> bool:
+    """Return whether a copy without gaps can be sent in place of a tensor."""
+    on_cpu = tensor.device.type == "cpu"
+    return tensor.layout == torch.strided and (on_cpu or not has_gaps(tensor))
 
 
 def _first_tensor(value: Any) -> torch.Tensor | None:
@@ -338,6 +381,7 @@ def _site() -> str:
 
 def _forwarded(kind: str) -> Callable[..., Any]:
     def forward(self: ObservedGroup, *arguments: Any, **options: Any) -> Any:
+        self._require_taken(kind, arguments)
         row, number = self._issue(kind, (*arguments, *options.values()))
         rank_device, slowed = self._connections.rank_device, self._timing.slowed
         with (
@@ -347,6 +391,9 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         ):
             work = getattr(self._inner, kind)(*arguments, **options)
         if not isinstance(work, _c10d.Work):
+            # The caller's stream waits for a call that is not asynchronous, and NCCL returns no work.
+            if not row[ASYNCHRONOUS]:
+                row[WAITED] = self._log.now()
             return work
         (self._silent_works if "reduce_scatter" in kind else self._works).append(work)
         self._handed_out.append(ObservedWork(work, row, number, self._log))
@@ -364,7 +411,8 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if (
             not self._timing.withhold
             or sends
-            or any(tensor.layout != torch.strided for tensor in given)
+            or self._coalescing
+            or any(not _can_be_withheld(tensor) for tensor in given)
         ):
             return forward(self, target, *arguments, **options)
         tensors = [_as_sent(tensor) for tensor in given]
@@ -374,6 +422,10 @@ def _forwarded(kind: str) -> Callable[..., Any]:
         if kind in IN_ONE:
             arguments = (arguments[0].detach().clone(), *arguments[1:])
         begun = forward(self, results[0] if alone else results, *arguments, **options)
+        if begun is None:
+            for tensor, result in zip(tensors, results, strict=True):
+                tensor.detach().copy_(result)
+            return None
         begun.row[GAPS] = has_gaps(given[0])
         work = WithheldWork(
             begun,
