@@ -40,8 +40,8 @@ def main() -> None:
         for backend, world_size in ROWS:
             resolved = wanted(backend, None)
             with Pool(hosts.addresses, backend=resolved) as pool:
-                (device_info,) = pool.device_infos()
-                why, most = not_run(resolved, device_info), bound(resolved, [device_info])
+                device_infos = pool.device_infos()
+                why, most = not_run(resolved, device_infos), bound(resolved, device_infos)
                 if not why and most is not None and most[0] < world_size:
                     why = most[1]
                 if why:

@@ -65,7 +65,7 @@ def ranks(
         Pool(hosts.addresses, deadline, resolved) as pool,
     ):
         device_infos = pool.device_infos(1 if job_ranks is None else job_ranks.job.world_size)
-        reason = backends.not_run(resolved, device_infos[0])
+        reason = backends.not_run(resolved, device_infos)
         most, bounded = backends.bound(resolved, device_infos) or (least, "")
         if job_ranks is not None and job_ranks.job.world_size < min(most, least):
             most, bounded = job_ranks.job.world_size, f"the job has {job_ranks.job.world_size}"

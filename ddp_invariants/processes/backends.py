@@ -96,8 +96,17 @@ class DeviceInfo:
     node: str = ""
 
 
-def not_run(backend: Backend, device_info: DeviceInfo) -> str:
-    """Return why cases cannot run over a backend on a rank; empty if they can."""
+def not_run(backend: Backend, device_infos: Sequence[DeviceInfo]) -> str:
+    """Return why cases cannot run over a backend; empty if they can.
+
+    Args:
+        backend: The backend and device that were asked for.
+        device_infos: Of the ranks.
+    """
+    return next(filter(None, (_not_run(backend, each) for each in device_infos)), "")
+
+
+def _not_run(backend: Backend, device_info: DeviceInfo) -> str:
     if backend.device == "cpu":
         return ""
     if not device_info.cuda:

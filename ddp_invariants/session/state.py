@@ -114,7 +114,7 @@ class SessionState:
             device_infos = pool.device_infos(1 if led is None else led.job.world_size)
             self.shared["torch"], self.shared["not_run"] = (
                 device_infos[0].torch,
-                backends.not_run(self.backend, device_infos[0]),
+                backends.not_run(self.backend, device_infos),
             )
             if self.shared["not_run"]:
                 return

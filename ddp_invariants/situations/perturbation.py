@@ -49,6 +49,14 @@ class Perturbed(Situation):
             "another perturbation: a case has this timing without the situation",
         )
         between("perturbation.rank", self.perturbation.rank, 0, case.world_size - 1)
+        # CUDA loads a kernel when it is first used, and may wait for all streams then. That wait
+        # would hide one that the implementation lacks.
+        require(
+            not self.perturbation.on_device or case.steps > 1,
+            "steps",
+            case.steps,
+            "at least 2 if a stream is slowed, as the first step may wait for a device's streams",
+        )
 
     def simpler(self) -> Iterator["Perturbed"]:
         """Yield perturbations of the same kind with one field at a time set to its default."""
@@ -69,6 +77,7 @@ class Perturbed(Situation):
         if perturbation.on_device:
             # The wait is long, so that a program that does not synchronise reads too early.
             perturbation = replace(perturbation, milliseconds=20)
+            draft.steps = max(draft.steps, 2)
         if perturbation != Perturbation():
             draft.add(cls(perturbation))
 

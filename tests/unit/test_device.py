@@ -4,8 +4,9 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,8 +17,12 @@ from ddp_invariants.cases.program import Perturbation
 from ddp_invariants.errors import CaseError
 from ddp_invariants.invariants import judge
 from ddp_invariants.processes.backends import Backend, DeviceInfo, bound, not_run, wanted
+from ddp_invariants.ranks.groups.device import RankDevice
 from ddp_invariants.ranks.training import warm_up
+from ddp_invariants.ranks.training.effects.surroundings import Surroundings
+from ddp_invariants.ranks.training.effects.tensor_rate import TensorRate
 from ddp_invariants.records.evidence import TrainingEvidence
+from ddp_invariants.situations import surroundings
 from ddp_invariants.situations.perturbation import Perturbed
 
 ROOT = Path(__file__).parents[2]
@@ -44,11 +49,12 @@ def test_a_backend_that_contradicts_the_device_is_refused() -> None:
 
 def test_what_a_machine_lacks_is_said() -> None:
     """The message names the first missing part in one clause; on the CPU nothing is missing."""
-    assert not_run(Backend(), DeviceInfo("9")) == ""
-    assert not_run(NCCL, DeviceInfo("9")) == "torch 9 is built without CUDA"
-    assert not_run(NCCL, replace(SEEN, devices=0)) == "torch 9 sees no CUDA device"
-    assert not_run(NCCL, replace(SEEN, nccl=False)) == "torch 9 is built without NCCL"
-    assert not_run(wanted("gloo", "cuda"), replace(SEEN, nccl=False)) == not_run(NCCL, SEEN) == ""
+    assert not_run(Backend(), [DeviceInfo("9")]) == ""
+    assert not_run(NCCL, [DeviceInfo("9")]) == "torch 9 is built without CUDA"
+    assert not_run(NCCL, [SEEN, replace(SEEN, devices=0)]) == "torch 9 sees no CUDA device"
+    assert not_run(NCCL, [replace(SEEN, nccl=False)]) == "torch 9 is built without NCCL"
+    assert not_run(wanted("gloo", "cuda"), [replace(SEEN, nccl=False)]) == ""
+    assert not_run(NCCL, [SEEN, SEEN]) == ""
 
 
 @pytest.mark.parametrize(
@@ -121,6 +127,52 @@ def evidence(slowed: int, *, plain: TrainingEvidence | None) -> TrainingEvidence
         ranks=tuple(replace(rank, slowed=slowed) for rank in run.ranks),
         unperturbed=plain,
     )
+
+
+def test_a_stream_is_slowed_in_two_steps_at_least() -> None:
+    """In the first step, a device that loads a kernel may wait for all streams."""
+    slowed = Perturbed(Perturbation("slow computation", milliseconds=20))
+    assert CASE.steps > 1
+    assert CASE.with_situation(slowed)
+    with pytest.raises(CaseError, match="at least 2 if a stream is slowed"):
+        replace(CASE, steps=1).with_situation(slowed)
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
+def test_the_mode_of_a_device_outlasts_a_case_that_changes_it(*, warn_only: bool) -> None:
+    """A rank on a device only warns of operations that are not deterministic."""
+    unusual = surroundings.Surroundings(("deterministic",))
+    setup = SimpleNamespace(case=CASE.with_situation(unusual), rank_device=RankDevice())
+    try:
+        torch.use_deterministic_algorithms(mode=True, warn_only=warn_only)
+        effect = Surroundings(setup)  # type: ignore[arg-type]  # a stand-in
+        effect.before_wrapping(None)  # type: ignore[arg-type]  # not read
+        assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        effect.end(None)  # type: ignore[arg-type]  # not read
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == warn_only
+    finally:
+        torch.use_deterministic_algorithms(mode=False)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The part of an adapter's context that is about learning rates."""
+
+    lr: float
+    optimizer_arguments: dict[str, object]
+
+
+@pytest.mark.parametrize(("arguments", "where"), [({}, "meta"), ({"fused": True}, "cpu")])
+def test_a_rate_lies_where_torch_s_kernels_read_it(
+    arguments: dict[str, object], where: str
+) -> None:
+    """Fused kernels of a device read no float64 there."""
+    device = SimpleNamespace(put=lambda tensor: tensor.to("meta"))
+    effect = TensorRate(SimpleNamespace(case=CASE, rank_device=device))  # type: ignore[arg-type]  # a stand-in
+    context = effect.on_optimizer(Rates(0.5, arguments))  # type: ignore[arg-type]  # a stand-in
+    rate = context.optimizer_arguments["lr"]
+    assert isinstance(rate, torch.Tensor)
+    assert (rate.device.type, rate.dtype) == (where, torch.float64)
 
 
 def test_gpu1_compares_with_a_run_in_which_nothing_is_slowed() -> None:

@@ -23,6 +23,7 @@ _SETTINGS = {
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     # Connect everything at the start. A connection made during a case would look like a leak of the
     # case.
     "NCCL_RUNTIME_CONNECT": "0",
@@ -166,6 +167,7 @@ def take_device(backend: str, local: int) -> RankDevice:
     # for TF32 or for transforms.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cudnn.enabled = False
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     _use(rank_device)

@@ -189,7 +189,10 @@ def _settings() -> dict[str, Any]:
         "anomaly mode": torch.is_anomaly_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
         "torch threads": torch.get_num_threads(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "deterministic algorithms": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
         "precision of matrix products": torch.get_float32_matmul_precision(),
         "flushing of subnormal numbers": _SMALLEST / 2 == 0.0,
         "modes of torch": (

@@ -5,16 +5,19 @@ from torch import Tensor, nn
 
 _CACHE_LINE = 64
 """Bytes. torch aligns its own tensors to a cache line, and its kernels differ by alignment."""
+_ON_DEVICE = 256
+"""Bytes of the alignment by which torch chooses a matrix product on a CUDA device (`CUDABlas.cpp`)."""
 
 
 Layout = tuple[torch.Size, tuple[int, ...], int]
-"""Shape and strides of a tensor, and its address modulo a cache line."""
+"""Shape and strides of a tensor, and its address modulo the alignment that kernels look at."""
 
 
 def layout_of(tensor: Tensor) -> Layout:
     """Return a tensor's layout; of a DTensor that of the local part."""
     tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return tensor.shape, tensor.stride(), tensor.data_ptr() % _CACHE_LINE
+    alignment = _CACHE_LINE if tensor.device.type == "cpu" else _ON_DEVICE
+    return tensor.shape, tensor.stride(), tensor.data_ptr() % alignment
 
 
 def lay_out(module: nn.Module, layouts: list[Layout]) -> None:

@@ -40,9 +40,12 @@ class Surroundings(Effect):
         """Change the surroundings."""
         del stepper
         if "deterministic" in self._names:
-            before = torch.are_deterministic_algorithms_enabled()
+            self._left.callback(
+                torch.use_deterministic_algorithms,
+                torch.are_deterministic_algorithms_enabled(),
+                warn_only=torch.is_deterministic_algorithms_warn_only_enabled(),
+            )
             torch.use_deterministic_algorithms(True)  # noqa: FBT003 - torch's
-            self._left.callback(torch.use_deterministic_algorithms, before)
         if "anomaly" in self._names:
             # Values that are not finite may be a part of the case.
             self._left.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=False))

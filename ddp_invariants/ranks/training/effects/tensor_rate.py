@@ -22,9 +22,12 @@ class TensorRate(Effect):
         """Have the optimizer made with a tensor.
 
         In float64 it makes the same update as a number, to the last bit. In float32 Adam divides it by
-        a bias correction with a rounding of its own.
+        a bias correction with a rounding of its own. On a device, torch's fused kernels read float32
+        from the device, and any number from the CPU.
         """
-        rate = self.setup.rank_device.put(torch.tensor(context.lr, dtype=torch.float64))
+        rate = torch.tensor(context.lr, dtype=torch.float64)
+        if not context.optimizer_arguments.get("fused"):
+            rate = self.setup.rank_device.put(rate)
         return replace(context, optimizer_arguments={**context.optimizer_arguments, "lr": rate})
 
     def begin(self, stepper: "Stepper") -> None:
