@@ -219,9 +219,7 @@ class Zero1(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """Reduce-scatter the gradients, update the owned slices, all-gather the parameters."""
         loss = None if closure is None else torch.enable_grad()(closure)()
-        for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
-            # A scheduler changes the learning rate in the outer groups.
-            inner.update({**outer, "params": inner["params"]})
+        self._pass_settings()
         shards = [shard for of_group in self.shards for shard in of_group]
         for shard in shards:
             shard.owned.grad = shard.mean_gradient()
@@ -233,6 +231,7 @@ class Zero1(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's part of the state, which every rank must save."""
+        self._pass_settings()
         return self.inner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -247,6 +246,11 @@ class Zero1(torch.optim.Optimizer):
         self.state = self.inner.state
         for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             outer.update({**inner, "params": outer["params"]})
+
+    def _pass_settings(self) -> None:
+        """Give the inner groups the settings of the outer ones, which a scheduler changes."""
+        for outer, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
+            inner.update({**outer, "params": inner["params"]})
 
 
 def zero2(

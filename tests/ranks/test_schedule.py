@@ -18,6 +18,7 @@ from ddp_invariants.situations.group_options import GroupOptions
 from ddp_invariants.situations.schedule import RateSchedule
 from ddp_invariants.situations.tensor_rate import TENSOR_RATE, TensorRate
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WRAPPER = '''
 from torch.nn.parallel import DistributedDataParallel
 
@@ -140,3 +141,14 @@ def test_a_tensor_is_refused_where_torch_refuses_it_or_groups_have_rates() -> No
         replace(CASE, optimizer=Optimizer(kernels="foreach")).with_situation(TensorRate())
     with pytest.raises(CaseError, match="tensor_rate"):
         replace(CASE, situations=(GroupOptions(), TensorRate()))
+
+
+def test_a_sharded_optimizer_saves_the_rate_that_was_set_since_its_last_step(
+    make_trial: TrialMaker,
+) -> None:
+    """The example keeps an inner optimizer, to which the rate must go before its state is saved."""
+    ddp = Ddp("none", optimizer=f"{EXAMPLES / 'zero.py'}:Zero1")
+    actions = Actions((BetweenSteps("learning rate", 1), BetweenSteps("reload", 1)))
+    findings = make_trial(ddp=ddp, scope=Scope()).findings(replace(CASE, situations=(actions,)))
+    assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+    assert findings["PARAM-3"].compared
