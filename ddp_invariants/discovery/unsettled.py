@@ -45,14 +45,31 @@ def unsettled(discovery: Discovery, max_world_size: int) -> Iterator[Unsettled]:
         max_world_size: The most ranks of a case.
     """
     scope = discovery.scope(max_world_size)
-    for probed in (*discovery.ddp_probes, *discovery.sampler_probes):
+    probes = (*discovery.ddp_probes, *discovery.sampler_probes)
+    for probed in probes:
         if probed.standing in (Standing.WRONG, Standing.CRASHED) and not probed.excused:
-            yield Unsettled(probed.capability, _failure(probed), case_of(probed, scope))
+            # Others are left out because this one failed: its own probe contains them, and may have
+            # failed by them.
+            left_out = {each.capability for each in probes if each.lacks == probed.capability}
+            within = replace(scope, without=scope.without - left_out)
+            yield Unsettled(probed.capability, _failure(probed), case_of(probed, within))
 
 
-def suspects(discovery: Discovery, max_world_size: int) -> tuple[tuple[str, Case], ...]:
-    """Return the cases of these failures, each with the rule that failed."""
-    return tuple((each.failure.rule, each.case) for each in unsettled(discovery, max_world_size))
+def suspects(
+    discovery: Discovery, max_world_size: int, without: frozenset[str] = frozenset()
+) -> tuple[tuple[str, Case], ...]:
+    """Return the cases of these failures, each with the rule that failed.
+
+    Args:
+        discovery: The results of the probes.
+        max_world_size: The most ranks of a case.
+        without: Capabilities whose failures do not count.
+    """
+    return tuple(
+        (each.failure.rule, each.case)
+        for each in unsettled(discovery, max_world_size)
+        if each.capability not in without
+    )
 
 
 def _failure(probed: Probed) -> Failure:

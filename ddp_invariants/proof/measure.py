@@ -121,12 +121,21 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         survey = trial.survey(rules, budget - drawn)
         drawn += survey.cases
         ran += trial.ledger.ran
+        if survey.sighting is None and planted.is_fault:
+            # A session judges the cases of failed probes first. Here they come last, so that the
+            # measure is about drawn cases.
+            failed = _failed_probes(pool, *planted.probed, without=scope.without)
+        if survey.sighting is None and planted.is_fault and failed:
+            trial = Trial(pool, UnderTest(ddp, sampler, scope), replace(options, suspects=failed))
+            survey = trial.survey(rules, 0)
+            drawn += survey.cases
+            ran += trial.ledger.ran
         weakness = _of_the_base(pool, planted, scope, survey.violation, store)
         if not weakness:
             break
         scope = replace(scope, without=scope.without | {weakness})
         survey = Surveyed(drawn)
-        if drawn == budget:
+        if drawn >= budget:
             break
     detection = Detection(
         planted,
@@ -187,9 +196,18 @@ def _wrong(pool: Pool, ddp: Ddp, sampler: Sampler) -> frozenset[str]:
     )
 
 
-def _failed_probes(pool: Pool, ddp: Ddp, sampler: Sampler) -> tuple[tuple[str, Case], ...]:
-    """Return the cases of probes whose failure nothing explains, each with the rule that failed."""
-    return suspects(_discovery(pool, ddp, sampler), REAL_WORLD_SIZE)
+def _failed_probes(
+    pool: Pool, ddp: Ddp, sampler: Sampler, without: frozenset[str] = frozenset()
+) -> tuple[tuple[str, Case], ...]:
+    """Return the cases of probes whose failure nothing explains, each with the rule that failed.
+
+    Args:
+        pool: The ranks.
+        ddp: The wrapper that is probed.
+        sampler: The sampler that is probed.
+        without: Capabilities whose probes do not count.
+    """
+    return suspects(_discovery(pool, ddp, sampler), REAL_WORLD_SIZE, without)
 
 
 def _of_the_base(

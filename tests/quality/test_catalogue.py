@@ -284,6 +284,37 @@ def test_a_fault_is_not_sought_where_its_right_base_is_wrong(
     assert second - first == {"clipping"}
 
 
+DEAD = '''"""A fault of a probe."""
+
+from ddp_invariants.reference.ddp import DistributedDataParallel as _Reference
+
+
+class DropsTheDead(_Reference):
+    """Parameters that no rank used in the first backward are not synchronised later. GRAD-1. DDP."""
+
+    def _trainable(self):
+        dead = self.__dict__.get("_dead") or []
+        return [p for p in super()._trainable() if not any(p is each for each in dead)]
+
+    def _finish(self):
+        super()._finish()
+        if self.__dict__.get("_dead") is None:
+            self._dead = []
+            for bucket in self._buckets:
+                flags = bucket.flat[-len(bucket.parameters) :].tolist()
+                self._dead += [p for p, flag in zip(bucket.parameters, flags) if not flag]
+'''
+
+
+def test_a_fault_that_only_its_probe_shows_is_caught_at_last(pool: Pool, tmp_path: Path) -> None:
+    """A failed probe leaves out the cases that show this fault; its own case is judged after them."""
+    (tmp_path / "dead.py").write_text(DEAD, encoding="utf-8")
+    (entry,) = read(tmp_path).entries
+    found = search(pool, FaultSearch(entry, seed=0, cases=3, shrinks=False), tmp_path)
+    assert found.is_caught, found
+    assert found.cases == 4
+
+
 def test_a_search_draws_exactly_the_cases_that_are_asked_for(pool: Pool, tmp_path: Path) -> None:
     """A right implementation takes them all."""
     for name in ("EachGradient", "TakesTurns"):

@@ -8,6 +8,7 @@ import pytest
 
 from conftest import Session
 from ddp_invariants import certification
+from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.certification import Implementation, certify
 from ddp_invariants.discovery import probe
 from ddp_invariants.discovery.capabilities import SHOWN, TRAINING
@@ -16,6 +17,7 @@ from ddp_invariants.discovery.unsettled import unsettled
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.processes.hosts import Hosts
 from ddp_invariants.records.verdict import Inconclusive, Violation
+from ddp_invariants.situations.unused import unused_by_all
 
 CRASHING = "tests/helpers/crashing.py:Asserts"
 """A sampler that crashes on uneven datasets, as its probe shows."""
@@ -45,6 +47,19 @@ def test_a_failure_of_a_probe_is_open_unless_something_explains_it(
     side = "ddp_probes" if probed.capability not in ("short", "unset_epoch") else "sampler_probes"
     discovery = Discovery(SIDE, SIDE, **{side: (probed,)})  # type: ignore[arg-type]  # one side
     assert [each.failure.rule for each in unsettled(discovery, 4)] == rules
+
+
+def test_a_failed_probe_keeps_what_it_alone_contains() -> None:
+    """What is left out because a probe failed may be the very reason for its failure."""
+    probes = (
+        replace(WRONG, capability="unused"),
+        Probed("unused_by_all", Standing.UNKNOWN, "it needs unused: wrong", lacks="unused"),
+    )
+    discovery = Discovery(SIDE, SIDE, ddp_probes=probes)
+    assert not discovery.scope(4).has("unused_by_all")
+    (failure,) = unsettled(discovery, 4)
+    assert isinstance(failure.case, TrainingCase)
+    assert unused_by_all(failure.case)
 
 
 def test_every_training_capability_has_a_case_for_its_open_failure() -> None:
