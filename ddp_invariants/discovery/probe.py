@@ -210,7 +210,7 @@ def _require_wrapper(ddp: Ddp, base: TrainingEvidence) -> None:
         )
 
 
-_NEEDED = ("buffers", "unused", "unfreeze")
+_NEEDED = ("buffers", "unused", "unfreeze", "nested_inputs")
 """Capabilities that the cases of others need, too."""
 
 

@@ -9,7 +9,7 @@ from ddp_invariants.invariants.rule import NotAbout, Script, Tally, Unjudged
 from ddp_invariants.invariants.view import EvidenceView, training
 from ddp_invariants.records.evidence import ShapedCall
 from ddp_invariants.records.verdict import Failure
-from ddp_invariants.situations.call_shape import FORMS, TRAINED, CallShape
+from ddp_invariants.situations.call_shape import FORMS, TRAINED, TRAINS, CallShape
 from ddp_invariants.situations.closure import CLOSURE, Closure
 from ddp_invariants.situations.other_method import OTHER_METHOD, OtherMethod
 
@@ -44,7 +44,7 @@ def calls_pass_through(view: EvidenceView, tally: Tally) -> Failure | None:
             if not call.received:
                 continue
             tally.compared += 1
-            tally.meet({FORM: set(shape.forms(call.number)) - {"plain", "trained"}})
+            tally.meet({FORM: set(shape.forms(call.number)) - TRAINS - {"plain"}})
             where = f"rank {rank} of {view.case.world_size}, {view.at(call.number)}"
             failure = _changed(call, where)
             if failure is not None:
@@ -73,7 +73,7 @@ def _changed(call: ShapedCall, where: str) -> Failure | None:
     source="Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2: the wrapper "
     "averages the gradients of the parameters of its module, and of no others",
     applies="capability",
-    draws=Draws(world_sizes=ANY_WORLD, call_shapes=("trained",)),
+    draws=Draws(world_sizes=ANY_WORLD, call_shapes=("trained", "trained_dict")),
     excluded=(
         BY_ITSELF,
         lacks("supports no inputs that a trained parameter made", "input_gradients"),

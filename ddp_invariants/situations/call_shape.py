@@ -26,6 +26,7 @@ InputForm = Literal[
     "list",
     "dict",
     "trained",
+    "trained_dict",
     "option",
     "none",
     "namedtuple",
@@ -52,6 +53,8 @@ OutputForm = Literal[
     "subclass",
 ]
 Form = InputForm | OutputForm
+TRAINS: frozenset[Form] = frozenset({"trained", "trained_dict"})
+"""The forms of inputs that a trained parameter before the wrapper has made."""
 
 LONGEST = 24
 """The most forms that follow one another in a case."""
@@ -69,7 +72,7 @@ class CallShape(Situation):
             `tuple`, `list`, `dict` and `namedtuple` are containers; `record` is a dataclass with a
             field that its constructor does not take; `subclass` is a class derived from dict;
             `trained` multiplies the inputs by a parameter outside the wrapper, and lays them out by
-            columns; `option` names a number, and `none` names None
+            columns; `trained_dict` does so and puts them into a dict; `option` names a number, and `none` names None
             in its place; without either the module returns another result.
         outputs: The form of each micro-step's outputs, likewise. All but `plain`, `halves` and `loss`
             hold a second tensor that does not enter the loss, but `one_tuple` and `one_list`, which
@@ -111,7 +114,7 @@ class CallShape(Situation):
             or (case.injected_failure is None and case.model.layers[0].kind != "embedding"),
             "call_shape.inputs",
             self.inputs,
-            "no 'trained' if a forward fails, or if an embedding takes the inputs",
+            "no trained inputs if a forward fails, or if an embedding takes the inputs",
         )
         require(
             "loss" not in self.outputs
@@ -124,7 +127,7 @@ class CallShape(Situation):
     @property
     def trains_inputs(self) -> bool:
         """True if a trained parameter lies before the wrapper."""
-        return "trained" in self.inputs
+        return not TRAINS.isdisjoint(self.inputs)
 
     @property
     def words(self) -> str:
@@ -189,9 +192,9 @@ class CallShape(Situation):
         """Return a drawn case with the forms that can happen in it."""
         fewer: tuple[frozenset[Form], ...] = (
             frozenset(),
-            frozenset({"trained"}),
+            TRAINS,
             frozenset({"loss"}),
-            frozenset({"trained", "loss"}),
+            TRAINS | {"loss"},
         )
         for forms in fewer:
             kept = self.without_forms(forms)
@@ -259,7 +262,7 @@ _CAPABILITIES: dict[
         "a forward whose input lies in a namedtuple, a dataclass or an object derived from dict",
     ),
     "input_gradients": (
-        ("trained",),
+        ("trained", "trained_dict"),
         (),
         (TRAINED,),
         "inputs that a trained parameter outside the wrapper made",
@@ -316,6 +319,8 @@ def _capability(
 ) -> Capability:
     """Return the capability to train with some forms."""
     of_inputs, of_outputs = frozenset(inputs), frozenset(outputs)
+    if "dict" in inputs:
+        of_inputs |= {"trained_dict"}
 
     def present(case: TrainingCase) -> bool:
         return _has(case, of_inputs, of_outputs)

@@ -1,15 +1,20 @@
 """A wrapper passes on arguments, results and gradients of inputs in every form of a call."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
+from probed import Discover
 
 from conftest import TrialMaker
 from ddp_invariants.cases.case import TrainingCase
 from ddp_invariants.cases.layers import Layer, Model
 from ddp_invariants.cases.program import BetweenSteps, Data
+from ddp_invariants.discovery.result import Standing
 from ddp_invariants.discovery.scope import Scope
+from ddp_invariants.implementation.spec import Ddp, Sampler
+from ddp_invariants.processes.pool import Pool
 from ddp_invariants.situations.between_steps import Actions
 from ddp_invariants.situations.call_shape import CallShape, InputForm, OutputForm
 from ddp_invariants.situations.other_method import OTHER_METHOD, OtherMethod
@@ -136,3 +141,54 @@ def test_a_forward_between_steps_returns_no_loss(
     )
     findings = trial.findings(case)
     assert {rule: each.failure for rule, each in findings.items() if each.failure} == {}
+
+
+NESTED = '''
+from torch import Tensor
+from ddp_invariants.reference.ddp import DistributedDataParallel
+
+
+class RefusesDicts(DistributedDataParallel):
+    """Right: it takes no dict."""
+
+    def forward(self, *args, **kwargs):
+        if any(isinstance(each, dict) for each in args):
+            raise NotImplementedError("give the tensors themselves")
+        return super().forward(*args, **kwargs)
+
+
+class DetachesNested(DistributedDataParallel):
+    """Wrong: a tensor in a dict loses its graph."""
+
+    def forward(self, *args, **kwargs):
+        args = [
+            {k: v.detach() if isinstance(v, Tensor) else v for k, v in each.items()}
+            if isinstance(each, dict)
+            else each
+            for each in args
+        ]
+        return super().forward(*args, **kwargs)
+'''
+
+
+@pytest.mark.parametrize(
+    ("name", "nested", "gradients"),
+    [
+        ("RefusesDicts", Standing.REFUSED, Standing.RIGHT),
+        ("DetachesNested", Standing.RIGHT, Standing.WRONG),
+    ],
+)
+def test_gradients_leave_through_a_dict_only_if_the_wrapper_takes_dicts(
+    pool: Pool,
+    discovered: Discover,
+    tmp_path: Path,
+    name: str,
+    nested: Standing,
+    gradients: Standing,
+) -> None:
+    """A refusal of dicts leaves the capability of input gradients to be judged with plain inputs."""
+    path = tmp_path / "nested.py"
+    path.write_text(NESTED, encoding="utf-8")
+    discovery = discovered(pool, Ddp(f"{path}:{name}"), Sampler(), 4)
+    found = {probed.capability: probed.standing for probed in discovery.ddp_probes}
+    assert (found["nested_inputs"], found["input_gradients"]) == (nested, gradients)

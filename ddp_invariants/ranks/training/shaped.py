@@ -142,6 +142,7 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
         "tuple": (((inputs, 3),), {}),
         "list": (([None, inputs],), {}),
         "dict": (({"x": inputs, "mode": "train"},), {}),
+        "trained_dict": (({"x": inputs, "mode": "train"},), {}),
         "namedtuple": ((Single(inputs),), {}),
         "record": ((Counted(inputs),), {}),
         "subclass": ((Attributes(x=inputs),), {}),

@@ -79,7 +79,7 @@ class CallShape(Effect):
         replica, form = self._replica_of(module), self.shape.forms(self.number)[0]
 
         def call(inputs: Tensor) -> Tensor:
-            if form == "trained":
+            if form in call_shape.TRAINS:
                 front = self._front("twin" if replica is self.twin else "wrapped", inputs)
                 inputs = (inputs * front).t().contiguous().t()
             args, kwargs = arguments_for(form, inputs)
