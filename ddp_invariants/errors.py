@@ -97,7 +97,14 @@ class BaselineError(ValueError):
     """A file is no baseline, or an incomplete one; the message is one sentence with the reason."""
 
 
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EIO)
+_EXHAUSTED = (
+    errno.EAGAIN,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+    errno.EIO,
+)
 """Errors of a system that has run out of something, whatever file was asked for."""
 
 UNUSABLE_INPUT = (
@@ -112,13 +119,18 @@ UNUSABLE_INPUT = (
 """The errors that end a command with one sentence."""
 
 
+def is_exhaustion(error: BaseException | None) -> bool:
+    """Return whether an error says that the system has run out of something, such as processes."""
+    return isinstance(error, OSError) and error.errno in _EXHAUSTED
+
+
 def unusable(error: BaseException) -> int:
     """Return the exit status of such an error.
 
     It is INCONCLUSIVE if the harness or the system failed, since then the user made no mistake.
     """
     failed = isinstance(error, HarnessError) or (
-        isinstance(error, OSError) and (error.filename is None or error.errno in _EXHAUSTED)
+        isinstance(error, OSError) and (error.filename is None or is_exhaustion(error))
     )
     return INCONCLUSIVE if failed else USAGE
 

@@ -24,6 +24,7 @@ def is_readable(header: dict[str, Any]) -> bool:
     return (
         isinstance(header.get("facts", {}), dict)
         and isinstance(header.get("unusable", ""), str)
+        and isinstance(header.get("exhausted", False), bool)
         and isinstance(failed, dict)
         and failed.keys() >= _NO_FAILURE.keys()
         and isinstance(altered, list)

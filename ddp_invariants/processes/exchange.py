@@ -187,7 +187,8 @@ class RankProcesses:
         for header in (answer.header for answer in answers.by_rank.values()):
             if "unusable" in header:
                 self.retire()
-                raise LoadFailure(header["unusable"])
+                # The implementation is not to blame if the system has run out of something.
+                raise (HarnessError if header.get("exhausted") else LoadFailure)(header["unusable"])
             if "failed" in header:
                 failure = header["failed"]
                 self.retire()

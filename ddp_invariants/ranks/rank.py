@@ -20,7 +20,7 @@ import torch
 
 from ddp_invariants import situations
 from ddp_invariants.cases import case as cases
-from ddp_invariants.errors import LoadError
+from ddp_invariants.errors import LoadError, is_exhaustion
 from ddp_invariants.implementation.spec import Ddp, Sampler
 from ddp_invariants.processes import threads, wire
 from ddp_invariants.ranks import fingerprint, limits, shards, simulation
@@ -354,7 +354,8 @@ def serve(control: socket.socket, rank: int, stacks: int, words: int) -> int:
         try:
             header, blobs = state.answer(request)
         except LoadError as error:
-            header, blobs = {"unusable": str(error)}, ()
+            exhausted = is_exhaustion(error.__cause__)
+            header, blobs = {"unusable": str(error), "exhausted": exhausted}, ()
         except Exception as error:  # noqa: BLE001 - a harness failure: the controller reports it
             header, blobs = {"failed": recorder.exception_data(error, request["do"], 0)}, ()
         cost = [
