@@ -4,21 +4,19 @@ NCCL returns no work for a call that is not asynchronous, refuses a view with ga
 messages as one.
 """
 
-import datetime as dt
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from alone import Alone, alone
 from torch import Tensor
 
 from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.ranks.groups import distributed
-from ddp_invariants.ranks.groups.device import RankDevice
-from ddp_invariants.ranks.groups.observed import Connections, ObservedGroup, Timing
-from ddp_invariants.ranks.groups.works import Log
-from ddp_invariants.records.trace import WAITED, LastWords
+from ddp_invariants.ranks.groups.observed import Connections, ObservedGroup
+from ddp_invariants.records.trace import WAITED
 
 
 class Done(dist.Work):
@@ -73,31 +71,18 @@ class LikeNccl:
         return self.done
 
 
-class Scene:
-    """An observed group over `LikeNccl`.
-
-    Args:
-        connections: Of one rank, over gloo.
-    """
-
-    def __init__(self, connections: Connections) -> None:
-        self.connections = connections
-        self.words = LastWords.alone()
-
-    def group(self, *, withhold: bool) -> ObservedGroup:
-        """Return a new group."""
-        group = ObservedGroup(self.connections, Log(self.words, 0), Timing(withhold=withhold))
-        group._inner = LikeNccl(group._inner)
-        return group
-
-
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    """Return connections of one rank."""
-    store = dist.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so
-    made = Scene(Connections(store, 0, 1, dt.timedelta(seconds=20), RankDevice()))
-    yield made
-    made.words.close()
+def rank() -> Iterator[Alone]:
+    """Yield the connections of one rank."""
+    with alone() as made:
+        yield made
+
+
+def like_nccl(rank: Alone, *, withhold: bool) -> ObservedGroup:
+    """Return a new group over `LikeNccl`."""
+    group = rank.group(withhold=withhold)
+    group._inner = LikeNccl(group._inner)
+    return group
 
 
 def options(*, asynchronous: bool) -> Any:
@@ -108,18 +93,18 @@ def options(*, asynchronous: bool) -> Any:
 
 
 @pytest.mark.parametrize("withhold", [False, True])
-def test_a_call_without_a_work_has_its_result_at_once(scene: Scene, withhold: bool) -> None:
+def test_a_call_without_a_work_has_its_result_at_once(rank: Alone, withhold: bool) -> None:
     """It counts as waited for, since the caller's stream waits."""
-    group, tensor = scene.group(withhold=withhold), torch.ones(2)
+    group, tensor = like_nccl(rank, withhold=withhold), torch.ones(2)
     assert group.allreduce([tensor], options(asynchronous=False)) is None
     assert tensor.tolist() == [1.0, 1.0]
     assert group.calls[0][WAITED] is not None
     assert group.in_flight() == []
 
 
-def test_a_call_with_a_work_is_withheld(scene: Scene) -> None:
+def test_a_call_with_a_work_is_withheld(rank: Alone) -> None:
     """Its result comes when somebody waits."""
-    group, tensor = scene.group(withhold=True), torch.ones(2)
+    group, tensor = like_nccl(rank, withhold=True), torch.ones(2)
     work = group.allreduce([tensor], options(asynchronous=True))
     assert tensor.tolist() == [SENTINEL] * 2
     assert group.calls[0][WAITED] is None
@@ -128,28 +113,28 @@ def test_a_call_with_a_work_is_withheld(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("withhold", [False, True])
-def test_a_view_with_gaps_is_refused_under_each_timing(scene: Scene, withhold: bool) -> None:
+def test_a_view_with_gaps_is_refused_under_each_timing(rank: Alone, withhold: bool) -> None:
     """A copy, which has no gaps, is not sent in its place."""
     view = torch.ones(4, device="meta")[::2]
     with pytest.raises(ValueError, match="must be contiguous"):
-        scene.group(withhold=withhold).allreduce([view], options(asynchronous=True))
+        like_nccl(rank, withhold=withhold).allreduce([view], options(asynchronous=True))
 
 
-def test_gloo_sends_no_message_from_a_device(scene: Scene) -> None:
+def test_gloo_sends_no_message_from_a_device(rank: Alone) -> None:
     """It would take an address of the device for one of the processor's."""
     with pytest.raises(RuntimeError, match="of a CPU only: send got a tensor on meta"):
-        scene.group(withhold=False).send([torch.ones(1, device="meta")], 1, 0)
+        like_nccl(rank, withhold=False).send([torch.ones(1, device="meta")], 1, 0)
 
 
 @pytest.mark.parametrize("withhold", [False, True])
 def test_messages_of_one_call_are_sent_as_one(
-    scene: Scene, withhold: bool, monkeypatch: pytest.MonkeyPatch
+    rank: Alone, withhold: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their results come at once, as nothing says which of them a caller waits for."""
-    scene.connections.world_size = 2
+    rank.connections.world_size = 2
     monkeypatch.setattr(Connections, "carries", lambda *_: None)
-    group = scene.group(withhold=withhold)
-    scene.connections.carrier = "nccl"
+    group = like_nccl(rank, withhold=withhold)
+    rank.connections.carrier = "nccl"
     monkeypatch.setattr(distributed, "_pending", [group])
     dist.init_process_group(
         "observed",

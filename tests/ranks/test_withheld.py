@@ -1,18 +1,17 @@
 """Collectives whose results are withheld, called in each form that torch offers."""
 
-import datetime as dt
 from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
 import torch
-from torch import Tensor, distributed
+from alone import alone
+from torch import Tensor
 
 from ddp_invariants.cases.program import SENTINEL
 from ddp_invariants.ranks.groups.device import RankDevice
-from ddp_invariants.ranks.groups.observed import Connections, ObservedGroup, Timing
-from ddp_invariants.ranks.groups.works import Log, WithheldWork
-from ddp_invariants.records.trace import WAITED, LastWords
+from ddp_invariants.ranks.groups.works import WithheldWork
+from ddp_invariants.records.trace import WAITED
 
 
 class WithQueues(RankDevice):
@@ -36,43 +35,37 @@ class WithQueues(RankDevice):
 @pytest.mark.parametrize("rank_device", [RankDevice(), WithQueues()])
 def test_a_stream_that_waits_gets_the_result(rank_device: RankDevice) -> None:
     """A caller may let its stream wait instead of itself; without streams, torch refuses that."""
-    words = LastWords.alone()
-    store = distributed.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so
-    connections = Connections(store, 0, 1, dt.timedelta(seconds=20), RankDevice())
-    group = ObservedGroup(connections, Log(words, 0), Timing())
-    given, result = torch.zeros(2), torch.ones(2)
-    begun = group.allreduce([result])
-    work = WithheldWork(begun, [given], [result], [], SENTINEL, rank_device)
-    assert given.tolist() == [SENTINEL] * 2
-    with (
-        nullcontext()
-        if rank_device.on_device
-        else pytest.raises(RuntimeError, match="Failed to create StreamBlock")
-    ):
-        work.block_current_stream()
-    assert group.calls[0][WAITED] is not None
-    assert work.done == rank_device.on_device
-    if work.done:
-        assert given.tolist() == [1.0, 1.0]
-        assert WithQueues.kept == [result]
-    words.close()
+    with alone() as rank:
+        group = rank.group()
+        given, result = torch.zeros(2), torch.ones(2)
+        begun = group.allreduce([result])
+        work = WithheldWork(begun, [given], [result], [], SENTINEL, rank_device)
+        assert given.tolist() == [SENTINEL] * 2
+        with (
+            nullcontext()
+            if rank_device.on_device
+            else pytest.raises(RuntimeError, match="Failed to create StreamBlock")
+        ):
+            work.block_current_stream()
+        assert group.calls[0][WAITED] is not None
+        assert work.done == rank_device.on_device
+        if work.done:
+            assert given.tolist() == [1.0, 1.0]
+            assert WithQueues.kept == [result]
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_tensor_that_stands_alone_is_withheld_and_reduced_as_a_whole(listed: bool) -> None:
     """Both calls send one tensor of two elements; a tensor is no list of its elements."""
-    words = LastWords.alone()
-    store = distributed.HashStore()  # type: ignore[attr-defined]  # torch exports it without saying so
-    connections = Connections(store, 0, 1, dt.timedelta(seconds=20), RankDevice())
-    group = ObservedGroup(connections, Log(words, 0), Timing(withhold=True))
-    tensor: Tensor = torch.ones(2)
-    work = group.allreduce([tensor] if listed else tensor)
-    assert group.calls[0][:3] == ["allreduce", "float32", 2]
-    assert tensor.tolist() == [SENTINEL] * 2
-    work.wait()
-    assert tensor.tolist() == [1.0, 1.0]
-    # The sender may read its own tensor meanwhile.
-    sent = group.broadcast(tensor, 0)
-    assert tensor.tolist() == [1.0, 1.0]
-    sent.wait()
-    words.close()
+    with alone() as rank:
+        group = rank.group(withhold=True)
+        tensor: Tensor = torch.ones(2)
+        work = group.allreduce([tensor] if listed else tensor)
+        assert group.calls[0][:3] == ["allreduce", "float32", 2]
+        assert tensor.tolist() == [SENTINEL] * 2
+        work.wait()
+        assert tensor.tolist() == [1.0, 1.0]
+        # The sender may read its own tensor meanwhile.
+        sent = group.broadcast(tensor, 0)
+        assert tensor.tolist() == [1.0, 1.0]
+        sent.wait()
