@@ -120,16 +120,15 @@ def _searched(pool: Pool, fault_search: FaultSearch, store: Path) -> Detection:
         trial = Trial(pool, UnderTest(ddp, sampler, scope), options)
         survey = trial.survey(rules, budget - drawn)
         drawn += survey.cases
-        ran += trial.ledger.ran
         if survey.sighting is None and planted.is_fault:
             # A session judges the cases of failed probes first. Here they come last, so that the
             # measure is about drawn cases.
-            failed = _failed_probes(pool, *planted.probed, without=scope.without)
-        if survey.sighting is None and planted.is_fault and failed:
-            trial = Trial(pool, UnderTest(ddp, sampler, scope), replace(options, suspects=failed))
-            survey = trial.survey(rules, 0)
-            drawn += survey.cases
-            ran += trial.ledger.ran
+            suspected = _failed_probes(pool, *planted.probed, without=scope.without)
+            if suspected:
+                trial.options = replace(options, suspects=suspected)
+                survey = trial.survey(rules, 0)
+                drawn += survey.cases
+        ran += trial.ledger.ran
         weakness = _of_the_base(pool, planted, scope, survey.violation, store)
         if not weakness:
             break
