@@ -35,7 +35,8 @@ RANKS, FORWARDS = (
     "RNG-1",
     "Ranks that were seeded differently draw different random numbers. In training no forward "
     "repeats the numbers of another rank's forward, or of an earlier forward of its rank. The "
-    "numbers that the program itself draws before a step repeat none either. In evaluation no forward draws random numbers. "
+    "numbers that the program itself draws before a step repeat none either. In evaluation no "
+    "forward draws random numbers. "
     "Ranks whose program seeds Python's and numpy's generators alike draw the same numbers from them.",
     needs=(RANKS, FORWARDS, SHARED),
     source="the notes on reproducibility and torch.manual_seed in torch's documentation: "

@@ -1,9 +1,8 @@
 """The possible verdicts, and one exception class per rule.
 
 The verdicts here are: holds, violated, inconclusive, not claimed, not run. The ledger adds observed,
-not tested and not finished (`search/ledger.py`). Hypothesis tells failures
-apart by exception type. With one class per rule, shrinking cannot slide from a rare rule's
-violation to a common one's.
+not tested and not finished (`search/ledger.py`). Hypothesis tells failures apart by exception type.
+With one class per rule, shrinking cannot slide from a rare rule's violation to a common one's.
 """
 
 from dataclasses import dataclass, field, replace

@@ -2,7 +2,7 @@
 
 A case is fixed by its fields, and its seed is one of them. The remainder of the seed, divided by the
 number of parts, names the part that may draw the case. So no two parts draw the same case, whatever
-their random draws are. The command `faults` does not split cases: each part makes some of the searches.
+their random draws are. The command `faults` splits no cases: each part makes some of the searches.
 """
 
 import re

@@ -72,8 +72,8 @@ class CallShape(Situation):
             `tuple`, `list`, `dict` and `namedtuple` are containers; `record` is a dataclass with a
             field that its constructor does not take; `subclass` is a class derived from dict;
             `trained` multiplies the inputs by a parameter outside the wrapper, and lays them out by
-            columns; `trained_dict` does so and puts them into a dict; `option` names a number, and `none` names None
-            in its place; without either the module returns another result.
+            columns; `trained_dict` does so and puts them into a dict; `option` names a number,
+            and `none` names None in its place; without either the module returns another result.
         outputs: The form of each micro-step's outputs, likewise. All but `plain`, `halves` and `loss`
             hold a second tensor that does not enter the loss, but `one_tuple` and `one_list`, which
             hold one element, and `record`; `mixed` also holds None, a string and
@@ -319,7 +319,7 @@ def _capability(
 ) -> Capability:
     """Return the capability to train with some forms."""
     of_inputs, of_outputs = frozenset(inputs), frozenset(outputs)
-    if "dict" in inputs:
+    if "dict" in inputs:  # Who takes no dict takes none with trained inputs either.
         of_inputs |= {"trained_dict"}
 
     def present(case: TrainingCase) -> bool:

@@ -124,9 +124,9 @@ def _send_as_one(operations: list[Any]) -> Any:
         return _batch_isend_irecv(operations)
     device = operations[0].tensor.device
     with dist.distributed_c10d._coalescing_manager(group, device, async_ops=True) as manager:
-        for each in operations:
-            peer = "group_dst" if each.op is dist.isend else "group_src"
-            each.op(each.tensor, group=each.group, tag=each.tag, **{peer: each.group_peer})
+        for message in operations:
+            peer = {"group_dst" if message.op is dist.isend else "group_src": message.group_peer}
+            message.op(message.tensor, group=message.group, tag=message.tag, **peer)
     return manager.works
 
 

@@ -131,6 +131,7 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
     """Return the arguments of a call in a form. Shape (B, D in)."""
     half = (len(inputs) + 1) // 2
     mask, times, ids = (tensor.to(inputs.device) for tensor in _beside_the_inputs())
+    held = {"x": inputs, "mode": "train"}
     calls: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "keyword": ((), {"x": inputs}),
         "option": ((inputs,), {"gain": 1.0}),
@@ -141,8 +142,8 @@ def arguments_for(form: InputForm, inputs: Tensor) -> tuple[tuple[Any, ...], dic
         "number": ((inputs, torch.ones((), device=inputs.device, requires_grad=True)), {}),
         "tuple": (((inputs, 3),), {}),
         "list": (([None, inputs],), {}),
-        "dict": (({"x": inputs, "mode": "train"},), {}),
-        "trained_dict": (({"x": inputs, "mode": "train"},), {}),
+        "dict": ((held,), {}),
+        "trained_dict": ((held,), {}),
         "namedtuple": ((Single(inputs),), {}),
         "record": ((Counted(inputs),), {}),
         "subclass": ((Attributes(x=inputs),), {}),
