@@ -11,8 +11,8 @@ from ddp_invariants.cases.case import to_json
 from ddp_invariants.discovery.result import Discovery
 from ddp_invariants.invariants import ALL_RULES
 from ddp_invariants.records.verdict import Replayed, Violation
-from ddp_invariants.report.card import LevelAccount, card_of, headline
-from ddp_invariants.report.outcome import ENDED, SessionResult
+from ddp_invariants.report.card import LevelAccount, headline
+from ddp_invariants.report.outcome import ENDED, PARTIAL, SessionResult
 from ddp_invariants.report.pages import page_of
 from ddp_invariants.report.proposal import file_of, proposals
 from ddp_invariants.search.ledger import Ledger
@@ -58,22 +58,23 @@ def replay(result: Replayed, repeat: str) -> dict[str, Any]:
 
 def certification(results: Mapping[str, SessionResult], status: int) -> dict[str, Any]:
     """Return the result of each implementation, and of all together."""
+    partial = status == 0 and any(result.outcome == PARTIAL for result in results.values())
     return {
         "suite": __version__,
         "status": status,
-        "outcome": ENDED[status],
+        "outcome": PARTIAL if partial else ENDED[status],
         "judged": [_of(name, result) for name, result in results.items()],
     }
 
 
 def _of(name: str, result: SessionResult) -> dict[str, Any]:
     ledger = result.ledger or Ledger()
-    levels = card_of(ledger, result.discovery) if result.discovery is not None else ()
+    levels = result.levels
     rules = [rule for rule in ALL_RULES if ledger.concerned(rule)]
     return {
         "name": name,
         "status": result.status,
-        "outcome": ENDED[result.status],
+        "outcome": result.outcome,
         "headline": headline(levels),
         "card": levels,
         "cases": ledger.cases,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ddp_invariants.discovery.result import Discovery, Probed
+from ddp_invariants.report.card import LevelAccount, card_of
 from ddp_invariants.search.ledger import Ledger
 
 ENDED = {
@@ -13,7 +14,9 @@ ENDED = {
     73: "not written",
     130: "interrupted",
 }
-"""The outcome of a session by exit status."""
+"""The outcome of a session by exit status; with 0 it may also be `PARTIAL`."""
+PARTIAL = "partial"
+"""The outcome of a session of which all holds that was tested, but not all rules were tested."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,20 @@ class SessionResult:
     ledger: Ledger | None = None
     discovery: Discovery | None = None
     of_sampler: bool = False
+
+    @property
+    def levels(self) -> tuple[LevelAccount, ...]:
+        """The results of all levels; empty if nothing was judged."""
+        if self.ledger is None or self.discovery is None:
+            return ()
+        return card_of(self.ledger, self.discovery)
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in a word: one of `ENDED`, or `PARTIAL`."""
+        if self.status == 0 and any(level.verdict == "partial" for level in self.levels):
+            return PARTIAL
+        return ENDED[self.status]
 
     @property
     def capabilities(self) -> tuple[Probed, ...]:

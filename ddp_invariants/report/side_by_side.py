@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from ddp_invariants.discovery.result import Standing
 from ddp_invariants.implementation.declarations import CAPABILITIES
 from ddp_invariants.invariants import ALL_RULES
-from ddp_invariants.report.outcome import ENDED, SessionResult
+from ddp_invariants.report.outcome import SessionResult
 from ddp_invariants.report.terminal import table_lines
 
 
@@ -37,7 +37,7 @@ def text(results: Mapping[str, SessionResult]) -> str:
         if len({*standings} - {"", Standing.UNKNOWN.value}) > 1:
             capabilities.add_row(capability, *standings)
     verdicts.add_section()
-    verdicts.add_row("outcome", *(ENDED[result.status] for result in results.values()))
+    verdicts.add_row("outcome", *(result.outcome for result in results.values()))
     lines = ["", "side by side", *table_lines(verdicts), ""]
     lines += (
         table_lines(capabilities)

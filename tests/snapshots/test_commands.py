@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 import pytest
-from certificates import certified
+from certificates import certified, discovery
 from click.testing import CliRunner, Result
 
 from conftest import Session
 from ddp_invariants.cli import certify as certifying
 from ddp_invariants.cli import doctor, main, pool
-from ddp_invariants.discovery.result import Discovery, Probed, Standing
+from ddp_invariants.discovery.result import Probed, Standing
 from ddp_invariants.errors import USAGE_ERROR, HarnessError, LoadFailure
 from ddp_invariants.implementation.spec import OPTIONS
 from ddp_invariants.invariants import SHIPPED
@@ -261,7 +261,7 @@ def test_several_are_judged_one_after_another_and_compared(
     rows = done.stderr.partition("side by side")[2].splitlines()
     assert ["GRAD-2", "violated"] in [row.split() for row in rows]
     assert ["SHARD-1", "holds", "holds"] in [row.split() for row in rows]
-    assert ["outcome", "violated", "certified"] in [row.split() for row in rows]
+    assert ["outcome", "violated", "partial"] in [row.split() for row in rows]
     assert ["resume", "right", "not", "offered"] in [row.split() for row in rows]
     repeat = re.search(
         rf"repeat +ddp-invariants (certify --ddp {NEVER_DIVIDES} "
@@ -342,23 +342,25 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     """A comparison shows capabilities that differ, and counts those that were not probed.
 
     A capability that was not probed is no difference. For a sampler, only its own capabilities
-    count.
+    count. The outcome of a session of one rule is partial, also if the rule holds.
     """
     right, broken = Ledger(), Ledger()
     for ledger in (right, broken):
         ledger.entries["GRAD-2"], ledger.cases = Entry(judged=3), 3
         ledger.tested = ledger.ended = {"GRAD-2"}
     broken["GRAD-2"].confirmed = 1
-    first_probes = (Probed("tied", Standing.RIGHT), Probed("unused", Standing.WRONG))
-    second_probes = (Probed("tied", Standing.UNKNOWN), Probed("unused", Standing.REFUSED))
-    sampler_probes = (Probed("shuffle", Standing.RIGHT),)
+    first, second = (
+        discovery(probed=(Probed("tied", tied), Probed("unused", unused)))
+        for tied, unused in (
+            (Standing.RIGHT, Standing.WRONG),
+            (Standing.UNKNOWN, Standing.REFUSED),
+        )
+    )
     text = side_by_side.text(
         {
-            "one": SessionResult(0, right, Discovery({}, {}, first_probes, sampler_probes)),
-            "other": SessionResult(1, broken, Discovery({}, {}, second_probes, sampler_probes)),
-            "sampler:torch": SessionResult(
-                2, right, Discovery({}, {}, first_probes, sampler_probes), of_sampler=True
-            ),
+            "one": SessionResult(0, right, first),
+            "other": SessionResult(1, broken, second),
+            "sampler:torch": SessionResult(2, right, first, of_sampler=True),
             "bad": SessionResult(64),
         }
     )
@@ -366,7 +368,7 @@ def test_a_comparison_tells_what_differs_and_what_was_not_looked_at() -> None:
     assert ["GRAD-2", "holds", "violated", "holds"] in rows
     assert ["unused", "wrong", "refused"] in rows
     assert not any(row[0] in ("tied", "shuffle") for row in rows)
-    assert ["outcome", "certified", "violated", "inconclusive", "cannot be tested"] in rows
+    assert ["outcome", "partial", "violated", "inconclusive", "cannot be tested"] in rows
     assert text.endswith("\nother: 1 capabilities were not probed")
 
 
